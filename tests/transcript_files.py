@@ -31,7 +31,8 @@ UNSAID = "unsaidword"
 #: When the first turn begins; each message comes a minute after the one before.
 BEGUN = datetime(2026, 2, 3, 9, 0, tzinfo=UTC)
 
-FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copilot", "cursor", "plain")
+FORMATS = ("openclaw", "claude-code", "codex", "plain")
+OTHER_FORMATS = ("gemini-cli", "qwen-code", "copilot", "cursor")
 
 _SUBJECTS = (
     "gateway deploy rollback invoice passport marathon guitar recipe dentist backup index vector schema "
@@ -524,7 +525,8 @@ def _copilot_message(said: SaidMessage) -> dict[str, Any]:
 def _cursor_message(said: SaidMessage) -> dict[str, Any]:
     text = said.text
     if said.role == "user" and "Question" in text:
-        text = f"<timestamp>{UNSAID}</timestamp>\n<user_query>\n{text}\n</user_query>"
+        at = f"{said.at:%A, %b} {said.at.day}, {said.at.year}, {said.at:%I:%M %p} (UTC)"
+        text = f"<timestamp>{at}</timestamp>\n<user_query>\n{text}\n</user_query>\n<rules>{UNSAID}</rules>"
     return {"role": said.role, "message": {"content": [{"type": "text", "text": text}]}}
 
 

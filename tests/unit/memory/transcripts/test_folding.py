@@ -13,6 +13,7 @@ from memory.chunking.chunker import Chunk
 from memory.transcripts.folding import TranscriptFold, readable
 from tests.transcript_files import (
     FORMATS,
+    OTHER_FORMATS,
     compaction_line,
     conversation,
     damaged,
@@ -86,7 +87,7 @@ def test_skipped_lines_are_noted_by_number_and_by_type() -> None:
     assert unknown.endswith(" and 16 more types)")
     [unknown] = folded(unknown_line() * 3)[0].notes()
     assert unknown.startswith("nothing is read of it: no line of 3 is of a known format (")
-    assert all(name in unknown for name in FORMATS)
+    assert all(name in unknown for name in (*FORMATS, *OTHER_FORMATS))
     fold, _ = folded(message + b"broken\n" * 12)
     numbers = ", ".join(map(str, range(2, 12)))
     [note] = fold.notes()
@@ -142,7 +143,7 @@ def _appended(data: bytes, cuts: list[int]) -> tuple[TranscriptFold, list[Chunk]
 
 _FILES = st.builds(
     lambda name, turns, seed, bare, hurt: (damaged if hurt else bytes)(transcript(name, turns, seed=seed, bare=bare)),
-    st.sampled_from(FORMATS),
+    st.sampled_from((*FORMATS, *OTHER_FORMATS)),
     st.integers(1, 8),
     st.integers(1, 5),
     st.booleans(),
@@ -152,7 +153,12 @@ _FILES = st.builds(
 
 _ENTRIES = st.one_of(
     st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"") + b"\n"),
-    st.builds(message_line, st.sampled_from(FORMATS), st.sampled_from(["user", "assistant"]), st.text(max_size=300)),
+    st.builds(
+        message_line,
+        st.sampled_from((*FORMATS, *OTHER_FORMATS)),
+        st.sampled_from(["user", "assistant"]),
+        st.text(max_size=300),
+    ),
     st.sampled_from(FORMATS[:3]).map(compaction_line),
     st.text(max_size=20).map(unknown_line),
     st.builds(

@@ -70,8 +70,10 @@ def expected(
 @pytest.mark.parametrize("bare", [True, False])
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_exactly_what_was_said_is_read_with_its_speaker_and_time(name: str, bare: bool) -> None:
-    said = [(*message, None if name == "cursor" else at) for *message, at in expected()]
-    assert said_in(transcript(name, bare=bare)) == said
+    said = said_in(transcript(name, bare=bare))
+    if name == "cursor":  # its answers have the time of their question
+        said = [(speaker, text, at and at + 60 * (speaker == "Assistant")) for speaker, text, at in said]
+    assert said == expected()
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -703,6 +705,26 @@ def _cursor(role: str, text: str) -> dict[str, Any]:
 
 _SUBAGENTS = {"sessionId": "s", "projectHash": "p", "startTime": "", "kind": "subagent"}
 _BETWEEN_AGENTS = ["Agent: do it", "Subagent: done"]
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("Monday, Jun 29, 2026, 1:39 PM (UTC-7)", 1782765540.0),
+        ("Tuesday, Jun 30, 2026, 2:09 AM (UTC+5:30)", 1782765540.0),
+        ("Monday, Jun 29, 2026, 8:39 PM (UTC)", 1782765540.0),
+        ("Monday, Jun 29, 2026, 8:39 PM", 1782765540.0),
+        ("Monday, Jun 29, 2026, 12:00 AM (UTC)", 1782691200.0),
+        ("Monday, Jun 31, 2026, 8:39 PM", None),
+        ("Monday, Foo 29, 2026, 8:39 PM", None),
+        ("now", None),
+    ],
+)
+def test_the_time_in_a_message_to_cursor_is_that_of_the_answers_too(written: str, seconds: float | None) -> None:
+    asked = _cursor("user", f"<timestamp>{written}</timestamp>\n<user_query>\nwhy?\n</user_query>")
+    said = [Message("User", "why?", seconds), Message("Assistant", "so", seconds)]
+    assert readings(asked, _cursor("assistant", "so")) == said
+
 
 #: Format, lines, and the words in them with their speakers.
 _OTHERS: list[tuple[str, list[dict[str, Any]], list[str]]] = [
