@@ -101,24 +101,16 @@ class GenerationWriter(Generations):
     """Generations of one agent, for the owner and its workers. The folder is made on demand.
 
     A lock across processes protects changes of the pointers. Stores stay open until `close`, also those of replaced
-    generations: running jobs finish with them. `free` returns the bytes free in a folder.
+    generations: running jobs finish with them.
 
     Raises, from every method:
         StoreUnreadable: the folder cannot be read or written.
         StoreFull: the disk is full.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        options: StoreOptions,
-        *,
-        owner: IndexOwner | None = None,
-        free: Callable[[Path], int | None] = free_bytes,
-    ) -> None:
+    def __init__(self, folder: Path, options: StoreOptions, *, owner: IndexOwner | None = None) -> None:
         super().__init__(folder, options)
         self._owner = owner
-        self._free = free
         self._lock = threading.RLock()
         self._stores: dict[str, Store] = {}
         #: Generations of another format, for their vectors.
@@ -384,10 +376,10 @@ class GenerationWriter(Generations):
             NoRoom: it does not.
         """
         try:
-            require_room(self.folder / current, free=self._free)
+            require_room(self.folder / current)
         except NoRoom:
             self._sweep(0.0, KEPT_CORRUPT_FILES)
-            require_room(self.folder / current, free=self._free)
+            require_room(self.folder / current)
 
     def _store(self, name: str) -> Store:
         """Return the open store of a generation."""
