@@ -58,7 +58,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
                 turn.give_back()
             # Also those of a job that died between its commit and its request.
             available = indexer.supply.provider is not None
-            unfilled = available and bool(indexer.target().pending_chunks(1))
+            unfilled = available and bool(indexer.target().pending_hashes(1))
             building = indexer.generations.next() is not None
             # A new index (the old one was deleted) lacks more documents than the marked ones.
             if completing.is_unasked(indexer) and not queue.pending_set.waiting(agent).backfill:

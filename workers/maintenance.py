@@ -119,7 +119,7 @@ def _keep_house(runtime: Runtime, agent: str) -> None:
                 runtime.health.resolve(ConditionCode.NO_SPACE, agent=agent)
         if released := completing.release_refused(indexer):
             log.info("refused_again_asked", agent=agent, chunks=released)
-        if indexer.supply.provider is not None and indexer.target().pending_chunks(1):
+        if indexer.supply.provider is not None and indexer.target().pending_hashes(1):
             runtime.queue.request_vectors(agent)
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)

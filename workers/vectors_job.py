@@ -9,7 +9,6 @@ import structlog
 
 from memory.index import completion as completing
 from memory.index.vector_fill import MOST, fill_vectors
-from memory.store.reader import StoredChunk
 from memory.store.sqlite.writer import Store
 from memory.store.writer import Refusal
 from schemas.conditions import OF_PROVIDER, ConditionCode
@@ -43,7 +42,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             code = ConditionCode.VECTORS_UNWRITABLE
             raise Postponed(target.vector_reason, retry_in=UNABLE_PAUSE_SECONDS, condition=code)
         lacking = indexer.supply.error
-        if lacking is not None and target.pending_chunks(1):
+        if lacking is not None and target.pending_hashes(1):
             # A worker with the key may take the message next time.
             raise Postponed(lacking, retry_in=UNABLE_PAUSE_SECONDS, condition=ConditionCode.PROVIDER_MISSING)
         runtime.health.resolve(ConditionCode.VECTORS_UNWRITABLE, ConditionCode.PROVIDER_MISSING, agent=agent)
@@ -129,19 +128,20 @@ class CrashSafeRounds:
             quarantine.set_crashes(agent, job, self._crashes)
             raise Postponed("another job tries a document alone", retry_in=ALONE_PAUSE_SECONDS)
 
-    def begins(self, chunks: Sequence[StoredChunk]) -> None:
+    def begins(self, text_hashes: Sequence[str]) -> None:
         """Record a text before it is embedded alone."""
         if self.most == 1:
-            self._quarantine.begin_text(self._agent, self._job, chunks[0].text_hash)
+            self._quarantine.begin_text(self._agent, self._job, text_hashes[0])
 
     def refuse(self, store: Store) -> None:
         """Refuse the text that crashed this job, embedded alone, if it crashed too often."""
         if self._crashes < MOST_CRASHES:
             return
         refusal = Refusal(reason(self._crashes, of_text=True))
-        for chunk in store.pending_chunks(1, among=[self._quarantine.last_text(self._agent, self._job)]):
-            store.write_vectors({chunk.id: (chunk.text_hash, refusal)})
-            log.error("text_given_up", agent=self._agent, chunk=chunk.id, crashes=self._crashes)
+        last_text = self._quarantine.last_text(self._agent, self._job)
+        for chunk, text_hash in store.pending_hashes(1, among=[last_text]).items():
+            store.write_vectors({chunk: (text_hash, refusal)})
+            log.error("text_given_up", agent=self._agent, chunk=chunk, crashes=self._crashes)
         self._quarantine.set_crashes(self._agent, self._job, 1)
         self.most = MOST
 

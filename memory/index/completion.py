@@ -108,7 +108,7 @@ def complete_generation(indexer: Indexer) -> bool:
         return False
     indexer.generations.require_owner()
     carry_over(indexer, missing_transcripts(indexer))
-    if indexer.supply.identity != NO_VECTORS and store.pending_chunks(1):
+    if indexer.supply.identity != NO_VECTORS and store.pending_hashes(1):
         return False  # even in a process without a key: CURRENT has vectors
     note_asked(indexer)
     done = indexer.generations.complete(indexer.fingerprint().digest)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
-from memory.store.reader import StoredChunk, Vector
+from memory.store.reader import Vector
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Terminal, Transient
@@ -44,11 +44,11 @@ def fill_vectors(
     only: Collection[str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
     most: int = MOST,
-    on_round: Callable[[Sequence[StoredChunk]], None] = lambda _chunks: None,
+    on_round: Callable[[Sequence[str]], None] = lambda _hashes: None,
 ) -> FillReport:
     """Fill in vectors of an indexer's target for about `seconds`, the oldest chunks first.
 
-    `on_round` receives the chunks of each round before it begins, at most `most`, and `on_ready` afterwards the number
+    `on_round` receives the text hashes of each round before it, at most `most`, and `on_ready` afterwards the number
     of committed vectors and the seconds that it took. With `only` (text hashes), other chunks belong to other jobs and
     do not count as left. After `stopping`, the run waits for no more answers.
 
@@ -63,11 +63,11 @@ def fill_vectors(
     deadline = time.monotonic() + seconds
     while report.error is None and (began_at := time.monotonic()) < deadline and not stopping():
         count = min(most, max(FEWEST, int(SECONDS_A_ROUND * batcher.chunks_per_second)))
-        if not (chunks := store.pending_chunks(count, among=only)):
+        if not (pending := store.pending_hashes(count, among=only)):
             break
-        on_round(chunks)
-        rows_by_id = store.chunk_rows([chunk.id for chunk in chunks])
-        texts = {chunk.text_hash: rows_by_id[chunk.id].text for chunk in chunks if chunk.id in rows_by_id}
+        on_round(list(pending.values()))
+        chunks = store.chunk_rows(list(pending))
+        texts = {text_hash: chunks[number].text for number, text_hash in pending.items() if number in chunks}
         vectors: dict[str, Vector | Refusal] = dict(indexer.paid_vectors(list(texts)))
         missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in vectors}
         if missing:
@@ -81,8 +81,7 @@ def fill_vectors(
             finally:
                 ticket.cancel()
             vectors |= ticket.results()
-        ready = [chunk for chunk in chunks if chunk.text_hash in vectors]
-        rows = [(chunk.id, (chunk.text_hash, vectors[chunk.text_hash])) for chunk in ready]
+        rows = [(number, (digest, vectors[digest])) for number, digest in pending.items() if digest in vectors]
         committed = 0
         for start in range(0, len(rows), MAX_CHUNKS_PER_COMMIT):
             committed += store.write_vectors(dict(rows[start : start + MAX_CHUNKS_PER_COMMIT]))
@@ -92,5 +91,5 @@ def fill_vectors(
         report.ready += committed - refused
         report.refused += refused
         on_ready(committed, time.monotonic() - began_at)
-    report.left = bool(store.pending_chunks(1, among=only))
+    report.left = bool(store.pending_hashes(1, among=only))
     return report

@@ -308,7 +308,7 @@ class _AgentWait:
     def _oldest_chunk(self) -> int | None:
         """Return the first chunk without a vector, of those that the command waits for; None without any."""
         reader = self._index.reader()
-        oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None) if reader is not None else None
+        oldest = next(iter(reader.pending_hashes(1)), None) if reader is not None else None
         if oldest is None or self.documents or reader is None:
             return oldest  # the command's last chunk is known when its documents are indexed
         if self._last_chunk[0] != self._index.name:

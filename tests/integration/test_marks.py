@@ -7,7 +7,6 @@ import time
 import pytest
 import redis
 
-from memory.store.reader import StoredChunk, VectorState
 from schemas.documents import DocumentKey, Lane
 from workers.failure_policy import Postponed
 from workers.queue.names import Keys
@@ -137,12 +136,12 @@ def test_texts_of_a_job_that_keeps_crashing_are_embedded_alone_until_one_is_refu
     client: redis.Redis, keys: Keys
 ) -> None:
     quarantine = Quarantine(client, keys)
-    chunks = [StoredChunk(number, f"hash {number}", number, 1, 1, VectorState.PENDING) for number in range(100)]
+    hashes = [f"hash {number}" for number in range(100)]
     sizes = []
     for _ in range(MOST_CRASHES):  # each time the process dies in its first round
         rounds = CrashSafeRounds(quarantine, "main", "job")
-        sizes.append(min(rounds.most, len(chunks)))
-        rounds.begins(chunks[: sizes[-1]])
+        sizes.append(min(rounds.most, len(hashes)))
+        rounds.begins(hashes[: sizes[-1]])
     assert sizes == [100, 100, 100, 1, 1]
     quarantine.set_crashes("main", "another", ALONE_FROM)
     with pytest.raises(Postponed):  # one job at a time

@@ -165,10 +165,10 @@ def test_vectors_of_what_came_later_do_not_keep_it(settings: Settings, side: Bro
         wait_until(lambda: [one for one in waiting.line.shown if one.endswith("waits for 1 vector of stub")])
         (workspace / "memory" / "later.md").write_text("The second one.\n", "utf-8")
         write_index(settings, vectors=False)
-        first = store.pending_chunks(1)[0]
-        text = store.chunk_rows([first.id])[first.id].text
+        [(first, text_hash)] = store.pending_hashes(1).items()
+        text = store.chunk_rows([first])[first].text
         vector = provider_of(settings, settings.agents[0]).provider.embed_documents([text]).vectors[0]
-        store.write_vectors({first.id: (first.text_hash, vector)})
+        store.write_vectors({first: (text_hash, vector)})
         wait_until(waiting.came_back)
         assert store.counts().vectors_pending == 1
 

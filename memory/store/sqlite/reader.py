@@ -108,14 +108,7 @@ LEFT JOIN chunks AS c ON c.file_id = f.id
     AND EXISTS (SELECT 1 FROM json_each(?2) AS words WHERE instr(c.text, words.value))
 """
 
-SELECT_PENDING = f"SELECT {STORED_CHUNK_COLUMNS} FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"  # noqa: S608 - a constant
-SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id"
-
-# Another worker may have written a chunk's vector since its id was read.
-SELECT_PENDING_AMONG = f"""
-SELECT {STORED_CHUNK_COLUMNS} FROM chunks
-WHERE id IN (SELECT value FROM json_each(?)) AND vector_state = 'pending' ORDER BY id
-"""  # noqa: S608 - a constant
+SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
 
 # One chunk of each text; any of several will do.
 SELECT_READY_BY_HASH = """
@@ -261,20 +254,15 @@ class StoreReader:
         rows = self._fetch(SELECT_TEXTS_HOLDING, json.dumps([name_of(key) for key in keys]), json.dumps(words))
         return [(DocumentKey(*row[:2]), row[2] % 2**64, row[3]) for row in rows]
 
-    def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[StoredChunk]:
-        """Return the next chunks that wait for a vector, oldest id first, limited to text hashes `among` these."""
-        if among is not None and not among:
-            return []
-        if among is None:
-            rows = self._fetch(SELECT_PENDING, limit)
-        else:
-            pending_ids = (number for number, text_hash in self.pending_hashes().items() if text_hash in among)
-            rows = self._fetch(SELECT_PENDING_AMONG, as_json(islice(pending_ids, limit)))
-        return [stored_chunk(row) for row in rows]
+    def pending_hashes(self, limit: int | None = None, *, among: Collection[str] | None = None) -> dict[int, str]:
+        """Return the text hash of every chunk that waits for a vector, by chunk id, oldest first. Reads no text.
 
-    def pending_hashes(self) -> dict[int, str]:
-        """Return the text hash of every chunk that waits for a vector, by chunk id, oldest first. Reads no text."""
-        return dict(self._fetch(SELECT_PENDING_HASHES))
+        `limit` is the largest number of chunks, and `among` has the text hashes that count.
+        """
+        if among is None:
+            return dict(self._fetch(SELECT_PENDING_HASHES, -1 if limit is None else limit))
+        pending = self._fetch(SELECT_PENDING_HASHES, -1) if among else []
+        return dict(islice((row for row in pending if row[1] in among), limit))
 
     def refused_chunks(self, key: DocumentKey) -> list[StoredChunk]:
         """Return the document's refused chunks, in the order of `chunks_of`."""

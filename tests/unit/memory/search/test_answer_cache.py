@@ -99,12 +99,12 @@ class CachedAnswersMachine(RuleBasedStateMachine):
 
     @rule()
     def fill_vectors(self) -> None:
-        waiting = self.store.pending_chunks(2)
+        waiting = self.store.pending_hashes(2)
         if waiting:
-            rows = self.store.chunk_rows([one.id for one in waiting])
-            embeddings = PROVIDER.embed_documents([rows[one.id].text for one in waiting]).vectors
+            rows = self.store.chunk_rows(list(waiting))
+            embeddings = PROVIDER.embed_documents([rows[number].text for number in waiting]).vectors
             self.store.write_vectors(
-                {one.id: (one.text_hash, vector) for one, vector in zip(waiting, embeddings, strict=True)}
+                {number: (waiting[number], vector) for number, vector in zip(waiting, embeddings, strict=True)}
             )
 
     @rule(old=st.sampled_from(PLACES[:3]), new=st.sampled_from(PLACES[:3]))

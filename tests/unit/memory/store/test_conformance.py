@@ -99,7 +99,7 @@ def test_what_is_unknown_is_absent_and_not_an_error(store: Store) -> None:
     assert store.vector_scores(vector(1), [1]) == {}
     assert store.search_text("gateway", 5) == []
     assert store.text_scores("gateway", [1]) == {}
-    assert store.pending_chunks(5) == []
+    assert store.pending_hashes(5) == {}
     assert store.dead_letters() == []
     assert store.counts().last_commit_at is None
     assert (store.meta("dimensions"), store.meta("fingerprint")) == (None, "f")
@@ -171,7 +171,7 @@ def test_a_stale_writer_conflicts_and_the_others_are_committed(
 
 def test_vectors_join_later_and_only_once(store: Store) -> None:
     store.write([document(NOTE, "one", "two", "three", "four")])
-    one, two, three, four = store.pending_chunks(10)
+    one, two, three, four = store.chunks_of(NOTE)
     changed = store.write_vectors(
         {
             one.id: (one.text_hash, vector(1)),
@@ -185,7 +185,7 @@ def test_vectors_join_later_and_only_once(store: Store) -> None:
     assert states == [VectorState.READY, VectorState.REFUSED, VectorState.PENDING, VectorState.PENDING]
     assert store.write_vectors({one.id: (one.text_hash, vector(9))}) == 0
     assert store.search_vectors(vector(1), 1)[0].score == pytest.approx(1, abs=1e-5)
-    assert [pending.id for pending in store.pending_chunks(1)] == [three.id]
+    assert store.pending_hashes(1) == {three.id: three.text_hash}
     assert letters(store) == [(NOTE, "line 2: too long", 1)]
     store.write_vectors({three.id: (three.text_hash, Refusal("no words"))})
     [(path, reason, count)] = letters(store)
@@ -194,13 +194,14 @@ def test_vectors_join_later_and_only_once(store: Store) -> None:
 
 def test_pending_chunks_can_be_had_of_some_texts_only(store: Store) -> None:
     store.write([document(NOTE, "one", "two", "three", vectors=[vector(1)]), document(OTHER, "two", "four")])
-    two, three, again, four = store.pending_chunks(10)
-    hashes = {one.id: one.text_hash for one in (two, three, again, four)}
-    assert list(store.pending_hashes().items()) == sorted(hashes.items())
-    assert store.pending_chunks(10, among={two.text_hash, four.text_hash}) == [two, again, four]
-    assert store.pending_chunks(2, among={two.text_hash, four.text_hash}) == [two, again]
-    assert store.pending_chunks(10, among={"the hash of no chunk", text_hash("one")}) == []
-    assert store.pending_chunks(10, among=set()) == []
+    (two, three), (again, four) = store.chunks_of(NOTE)[1:], store.chunks_of(OTHER)
+    waiting = [(one.id, one.text_hash) for one in (two, three, again, four)]
+    assert list(store.pending_hashes().items()) == waiting
+    some = {two.text_hash, four.text_hash}
+    assert list(store.pending_hashes(10, among=some)) == [two.id, again.id, four.id]
+    assert list(store.pending_hashes(2, among=some)) == [two.id, again.id]
+    assert store.pending_hashes(10, among={"the hash of no chunk", text_hash("one")}) == {}
+    assert store.pending_hashes(10, among=set()) == {}
 
 
 def test_the_nearest_come_first_and_with_their_cosines(store: Store) -> None:
@@ -436,7 +437,7 @@ def test_a_refused_chunk_is_a_dead_letter_of_its_document_which_is_indexed(store
     assert (letter.error_class, letter.attempts) == (EMBEDDING_REFUSED, 1)
     assert letter.reason == "line 2: not welcome"
     assert found(store, "gateway") == {ids_of(store)[1]}
-    assert len(store.pending_chunks(9)) == 2
+    assert len(store.pending_hashes(9)) == 2
     assert [(one.start_line, one.refusal) for one in store.refused_chunks(NOTE)] == [(2, "not welcome")]
     assert store.refused_chunks(OTHER) == []
 
@@ -460,8 +461,8 @@ def test_a_dropped_letter_leaves_the_chunks_refused_and_stays_away(store: Store)
 
 def test_every_commit_changes_the_token_and_nothing_else_does(store: Store) -> None:
     def join() -> None:
-        [pending] = store.pending_chunks(1)
-        store.write_vectors({pending.id: (pending.text_hash, vector(1))})
+        [(pending, digest)] = store.pending_hashes(1).items()
+        store.write_vectors({pending: (digest, vector(1))})
 
     tokens = [store.change_token()]
     for commit in (

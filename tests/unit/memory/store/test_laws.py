@@ -142,8 +142,8 @@ class StoreMachine(RuleBasedStateMachine):
     def join_vectors(self, refuse: bool, limit: int) -> None:
         for store in self.stores:
             given = {
-                one.id: (one.text_hash, Refusal("no") if refuse else vector(HASHES.index(one.text_hash)))
-                for one in store.pending_chunks(limit)
+                number: (digest, Refusal("no") if refuse else vector(HASHES.index(digest)))
+                for number, digest in store.pending_hashes(limit).items()
             }
             assert store.write_vectors(given) == len(given)
 

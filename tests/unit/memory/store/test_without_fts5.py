@@ -53,8 +53,8 @@ def test_nothing_is_written_without_its_keywords_and_vectors_join_all_the_same(w
             with pytest.raises(KeywordsUnavailable, match="nothing is indexed by this process"):
                 store.write([change])
         assert store.change_token() == before
-        [waiting] = store.pending_chunks(5)
-        assert store.write_vectors({waiting.id: (waiting.text_hash, vector(2))}) == 1
+        [(waiting, digest)] = store.pending_hashes(5).items()
+        assert store.write_vectors({waiting: (digest, vector(2))}) == 1
         store.close()
         with pytest.raises(KeywordsUnavailable, match="no index can be made"):
             create_generation(written.with_name("new.sqlite"), StoreOptions(), fingerprint="f", description="{}")

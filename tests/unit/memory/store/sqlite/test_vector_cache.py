@@ -113,8 +113,8 @@ class ResidentVectorsMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 9))
     def fill_vectors(self, count: int) -> None:
-        waiting = self.store.pending_chunks(count)
-        self.store.write_vectors({one.id: (one.text_hash, exact_vector(one.id)) for one in waiting})
+        waiting = self.store.pending_hashes(count)
+        self.store.write_vectors({number: (text_hash, exact_vector(number)) for number, text_hash in waiting.items()})
 
     @rule(count=st.integers(0, 40))
     def build_a_new_generation(self, count: int) -> None:
