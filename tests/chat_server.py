@@ -34,9 +34,11 @@ class ChatServer(StubServer):
         turn = len(self.requests)
         self.requests.append(body)
         known = handler.path == "/v1/chat/completions" and turn < len(self.script)
-        content = json.dumps(_completion(self.script[turn](body["messages"]), turn) if known else {}).encode()
+        completion = _completion(self.script[turn](body["messages"]), turn) if known else {}
+        is_stream = known and body.get("stream")
+        content = _events(completion) if is_stream else json.dumps(completion).encode()
         handler.send_response(200 if known else 400)
-        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Content-Type", "text/event-stream" if is_stream else "application/json")
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
         handler.wfile.write(content)
@@ -58,3 +60,12 @@ def _completion(said: str | list[tuple[str, str]], turn: int) -> dict[str, Any]:
             {"index": 0, "message": message, "finish_reason": "stop" if isinstance(said, str) else "tool_calls"}
         ],
     }
+
+
+def _events(completion: dict[str, Any]) -> bytes:
+    """Return the server-sent events of a completion, all of its text in the first one."""
+    [choice] = completion["choices"]
+    delta = {"index": 0, "delta": choice["message"], "finish_reason": None}
+    end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    chunks = [json.dumps({**completion, "object": "chat.completion.chunk", "choices": [part]}) for part in (delta, end)]
+    return "".join(f"data: {chunk}\n\n" for chunk in (*chunks, "[DONE]")).encode()

