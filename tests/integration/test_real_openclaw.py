@@ -271,7 +271,7 @@ def test_a_conversation_in_openclaws_database_is_found_within_moments(openclaw: 
 
 
 @pytest.mark.long
-def test_a_home_that_followed_openclaw_from_files_to_its_database_lost_doubled_and_paid_nothing(
+def test_a_home_that_followed_openclaw_to_its_database_lost_and_paid_nothing(
     openclaw: OpenClaw, tmp_path: Path, server: EmbeddingServer
 ) -> None:
     sessions = {}
