@@ -15,7 +15,7 @@ import pytest
 
 from memory.documents import content, notes, sessions, sources
 from memory.documents.comparison import compare
-from memory.documents.content import OpenTranscript
+from memory.documents.content import OpenFile
 from memory.embedding.providers.stub import StubProvider
 from memory.index.completion import lacking_documents
 from memory.index.indexer import IndexReport
@@ -223,9 +223,9 @@ def on_every_file_system(monkeypatch: pytest.MonkeyPatch, ctime_ns: Callable[[os
 def counted_readings() -> Iterator[list[int]]:
     """From which byte on each document was read, inside."""
     read: list[int] = []
-    lines, steadily = OpenTranscript.lines, notes.read_steadily
+    lines, steadily = OpenFile.lines, notes.read_steadily
 
-    def counted_lines(self: OpenTranscript, offset: int = 0, **options: int | None):  # type: ignore[no-untyped-def]
+    def counted_lines(self: OpenFile, offset: int = 0, **options: int | None):  # type: ignore[no-untyped-def]
         read.append(offset)
         return lines(self, offset, **options)
 
@@ -234,7 +234,7 @@ def counted_readings() -> Iterator[list[int]]:
         return steadily(descriptor, name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OpenTranscript, "lines", counted_lines)
+        patch.setattr(OpenFile, "lines", counted_lines)
         patch.setattr(notes, "read_steadily", counted_reading)
         yield read
 
