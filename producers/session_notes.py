@@ -17,6 +17,7 @@ import structlog
 
 from memory.context.note_files import create_note, extend_note, notes_with, rename_note
 from memory.context.session_notes import (
+    LastWords,
     digest_of,
     last_words,
     note_name,
@@ -171,13 +172,13 @@ class SessionNotes:
             if time.time() > end.at + RETRY_SECONDS:
                 self._ends.drop(end)
             return
-        key, messages = session
+        key, conversation = session
         facts = NoteFacts(Path(end.path).name.partition(".")[0], end.program, key.path)
         at = datetime.fromtimestamp(end.at, agent.context.zone).astimezone(agent.context.zone)
         written = (end.agent, end.path, NOTED)
         earlier = [record for record in self._ends.all() if (record.agent, record.path, record.state) == written]
         notes = notes_with(agent.workspace, str(facts).partition("\n")[0])
-        path, words = unnoted(messages, facts, notes, earlier[-1].last_digest if earlier else "")
+        path, words = unnoted(conversation, facts, notes, earlier[-1].last_digest if earlier else "")
         words = words[-agent.context.session_notes.messages :]
         if path is not None and words:
             extend_note(agent.workspace, path, session_note(words, at=at))
@@ -185,10 +186,10 @@ class SessionNotes:
             path = create_note(agent.workspace, note_name(at), session_note(words, at=at, facts=facts))
             self._unnamed.put((agent, path, at, words))
             log.info("session_note_written", agent=agent.id, path=path)
-        self._ends.put(replace(end, state=NOTED, last_digest=digest_of(messages[-1])))
+        self._ends.put(replace(end, state=NOTED, last_digest=digest_of(conversation.messages[-1])))
         self._ends.drop(*earlier)
 
-    def _last_messages(self, agent: AgentSettings, end: SessionEnd) -> tuple[DocumentKey, list[Message]] | None:
+    def _last_messages(self, agent: AgentSettings, end: SessionEnd) -> tuple[DocumentKey, LastWords] | None:
         """Return the transcript of a session that ended, and its last messages; None without any message."""
         files = self._files[agent.id]
         for path in _transcripts(end.path, end.at):
@@ -196,8 +197,9 @@ class SessionNotes:
                 continue
             with suppress(DocumentGone, DocumentRefused), files.opened(key, settled=False) as opened:
                 redact = redactor_for(agent, SESSIONS_SOURCE)
-                if messages := last_words(opened.lines(), redact=redact, format=opened.format):
-                    return key, messages
+                words = last_words(opened.lines(), redact=redact, format=opened.format, until=end.at)
+                if words.messages:
+                    return key, words
         return None
 
     def _name_notes(self) -> None:

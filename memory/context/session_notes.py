@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from memory.documents.note_facts import NoteFacts, named_transcripts
 from memory.documents.roots import archived_path
 from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.lines import RawLine
-from memory.transcripts.transcript_format import ASSISTANT, USER, Message, tagged, text_digest
+from memory.transcripts.transcript_format import ASSISTANT, USER, Message, Wordless, tagged, text_digest
 
 #: Bytes at the end of a transcript that are searched for the last messages.
 TAIL_BYTES = 8 * 1024 * 1024
@@ -28,15 +30,24 @@ _SLUG_PROMPT = (
 )
 
 
+class LastWords(NamedTuple):
+    """Messages of one conversation. `follows_another`: it is not the first one of its transcript."""
+
+    messages: list[Message]
+    follows_another: bool
+
+
 def last_words(
     lines: Iterable[RawLine],
     *,
     redact: Callable[[str], str],
     format: str | None = None,  # noqa: A002
-) -> list[Message]:
+    until: float = math.inf,
+) -> LastWords:
     """Return messages of user and assistant in a transcript, oldest first, without commands such as /new.
 
-    Only the lines of the last `TAIL_BYTES` are read, and above them the lines that the format needs.
+    Only the lines of the last `TAIL_BYTES` are read, and above them the lines that the format needs. A transcript may
+    have several conversations: the latest counts, without those that began after the Unix time `until`.
     `format`: its name, None to recognise it.
     """
     interpreter = Interpreter(format, redact=redact)
@@ -52,9 +63,19 @@ def last_words(
             size -= len(above)
             if interpreter.needs(above):
                 interpreter.read(above)
-    messages = [message for message in map(interpreter.read, tail) if isinstance(message, Message)]
-    spoken = [message for message in messages if message.speaker in (USER, ASSISTANT)]
-    return [message for message in spoken if not message.text.lstrip().startswith("/")]
+    conversations: list[list[Message]] = [[]]
+    for reading in map(interpreter.read, tail):
+        if reading is Wordless.RESET:
+            conversations.append([])
+        elif isinstance(reading, Message) and reading.speaker in (USER, ASSISTANT) and not _is_command(reading):
+            conversations[-1].append(reading)
+    spoken = [messages for messages in conversations if messages] or [[]]
+    begun = [messages for messages in spoken[1:] if (messages[0].said_at or 0.0) <= until]
+    return LastWords([spoken[0], *begun][-1], follows_another=bool(begun))
+
+
+def _is_command(message: Message) -> bool:
+    return message.text.lstrip().startswith("/")
 
 
 def session_note(messages: Sequence[Message], *, at: datetime, facts: NoteFacts | None = None) -> str:
@@ -68,14 +89,16 @@ def session_note(messages: Sequence[Message], *, at: datetime, facts: NoteFacts 
 
 
 def unnoted(
-    messages: Sequence[Message], facts: NoteFacts, notes: Mapping[str, str], last_digest: str
+    words: LastWords, facts: NoteFacts, notes: Mapping[str, str], last_digest: str
 ) -> tuple[str | None, Sequence[Message]]:
     """Return the path of a conversation's note, None if it has none, and the messages that are to be noted.
 
     `notes`: notes with the line of its session, by path. `last_digest`: digest of the last message ever noted.
     Another session may have begun anew under its name, and a person may have edited a note: without a message of that
-    digest, a note of this conversation quotes a message. If there is one and no note, a person deleted the note.
+    digest, a note of this conversation quotes a message, or most of them if the transcript has another conversation. If
+    there is one and no note, a person deleted the note.
     """
+    messages = words.messages
     digested = [number for number, message in enumerate(messages, 1) if digest_of(message) == last_digest]
     # A transcript that became an archive is the same.
     paths = {facts.transcript, archived_path(facts.transcript)}
@@ -84,8 +107,9 @@ def unnoted(
         for path, text in notes.items()
         if paths.intersection(named_transcripts(text) or paths)
     }
-    path = next((path for path, numbers in quoted.items() if numbers), next(iter(quoted), None) if digested else None)
-    if path is None:
+    most = len(messages) // 2 if words.follows_another else 0
+    path = max(quoted, key=lambda path: len(quoted[path]), default=None)
+    if path is None or not (digested or len(quoted[path]) > most):
         return None, () if digested else messages
     return path, messages[(digested or quoted[path])[-1] :]
 

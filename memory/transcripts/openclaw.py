@@ -204,6 +204,8 @@ class OpenClawFormat(TranscriptFormat):
             return Wordless.KNOWN if _answers_heartbeat(entry, facts) else _message(entry)
         if kind == "compaction":
             return Wordless.COMPACTED
+        if kind == "reset":
+            return Wordless.RESET
         return Wordless.KNOWN if kind_of(entry) in _KNOWN or _TRAJECTORY in entry else None
 
     def needs(self, line: bytes, facts: Facts) -> bool:

@@ -57,6 +57,8 @@ class Wordless(Enum):
 
     #: The program replaced the conversation so far by a summary.
     COMPACTED = auto()
+    #: The program began a new conversation below the line.
+    RESET = auto()
     #: A line of a known type without words.
     KNOWN = auto()
     #: White space only.

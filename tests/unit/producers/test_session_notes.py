@@ -105,6 +105,10 @@ def test_a_session_that_ends_leaves_a_note_in_its_agents_workspace(tmp_path: Pat
 END = datetime(2026, 3, 5, 10, 0, tzinfo=UTC).timestamp()
 
 
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(END + seconds, UTC)
+
+
 @pytest.mark.parametrize("begun_anew", [b"", b'{"type":"session","version":3,"id":"a"}\n', b"words"])
 def test_a_transcript_that_was_rotated_is_found(tmp_path: Path, sessions: Path, begun_anew: bytes) -> None:
     path = sessions / "a.jsonl"
@@ -138,6 +142,24 @@ def test_a_session_that_begins_anew_under_its_name_has_a_note_of_its_own(tmp_pat
     with notes_of(settings_of(tmp_path)) as handle:
         handle("ended", path, at=END + 3600)
     assert [re.findall("blue|red", note) for note in written(tmp_path)] == [["blue"], ["red"]]
+
+
+def test_each_conversation_of_a_session_that_is_reset_in_place_has_a_note_of_its_own(
+    tmp_path: Path, sessions: Path
+) -> None:
+    path, settings = talk(sessions / "a.jsonl", "the vault is blue", "yes", at=at(0)), settings_of(tmp_path)
+    reset = b'{"type":"reset","id":"r","parentId":null,"reason":"new"}\n'
+    with notes_of(settings) as handle:
+        handle("ended", path, at=END)
+    words = [("user", "the door is red"), ("user", "the key is red"), ("assistant", "yes")]
+    later = [message_line("openclaw", role, text, at=at(60)) for role, text in words]
+    with path.open("ab") as file:
+        file.writelines([reset, *later, reset, message_line("openclaw", "user", "the lock is green", at=at(7200))])
+    for _ in range(2):
+        with notes_of(settings) as handle:
+            handle("ended", path, at=END + 3600)
+    colours = [re.findall("blue|red|green|yes", note) for note in written(tmp_path)]
+    assert colours == [["blue", "yes"], ["red", "red", "yes"]]
 
 
 @pytest.mark.parametrize("name", ["2026-03-05-1800.md", "the vault.md"])

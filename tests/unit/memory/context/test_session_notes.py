@@ -11,6 +11,7 @@ import pytest
 
 from memory.context.session_notes import (
     TAIL_BYTES,
+    LastWords,
     last_words,
     note_name,
     session_note,
@@ -34,9 +35,8 @@ def lines(*messages: tuple[str, str]) -> Iterator[RawLine]:
 
 
 def texts(*messages: tuple[str, str], count: int = 15) -> list[str]:
-    return [
-        said.text for said in last_words(lines(*messages), redact=lambda text: text.replace("s3cret", "***"))[-count:]
-    ]
+    words = last_words(lines(*messages), redact=lambda text: text.replace("s3cret", "***"))
+    return [said.text for said in words.messages[-count:]]
 
 
 def test_the_last_messages_of_both_are_kept_without_commands_tools_and_secrets() -> None:
@@ -102,5 +102,5 @@ def test_the_prompt_for_a_name_holds_the_beginning_of_the_conversation() -> None
 def test_a_note_is_of_its_transcript_and_of_the_archive_made_of_it(transcript: str, is_of_it: bool) -> None:
     said = [Message("User", "the vault is blue"), Message("Assistant", "yes")]
     notes = {"memory/a.md": session_note(said[:1], at=AT, facts=FACTS)}
-    path, words = unnoted(said, NoteFacts("a", "openclaw", transcript), notes, "")
+    path, words = unnoted(LastWords(said, follows_another=False), NoteFacts("a", "openclaw", transcript), notes, "")
     assert (path, list(words)) == (("memory/a.md", said[1:]) if is_of_it else (None, said))
