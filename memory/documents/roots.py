@@ -59,6 +59,8 @@ _STATE = re.compile(r"\.[0-9a-f]{32}$")
 _TIME, _TOPIC = re.compile(r"^rollout-\d{4}-\d\d-\d\d(?:T\d\d-\d\d-\d\d)?-"), "-topic-"
 _SUBAGENTS = "/subagents/"
 
+_JSON_SESSION = re.compile(r"session-\d{4}-\d\d-\d\d[T-].*\.json", re.DOTALL)
+
 #: Name of every transcript of Copilot, whose folder has the session's id.
 _ONE_NAME = "events"
 
@@ -82,6 +84,11 @@ def is_transcript_name(name: str) -> bool:
     if ".jsonl" not in name or _COPY.search(name) or not is_utf8(name):
         return False
     return _NAME.fullmatch(document_name(name)) is not None
+
+
+def is_unread_session(path: str) -> bool:
+    """Return True for a session of Gemini CLI before 0.40: one JSON document, unless it was written anew as lines."""
+    return _JSON_SESSION.fullmatch(path.rpartition("/")[2]) is not None and not os.path.exists(f"{path}l")  # noqa: PTH110 - a plain string
 
 
 def document_name(name: str) -> str:

@@ -17,6 +17,7 @@ from memory.documents.roots import (
     Root,
     document_name,
     is_folder_name,
+    is_unread_session,
     is_utf8,
     join,
     parts_below,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 #: Keys of `Scan.left_out` for what globs exclude.
 EXCLUDED, EXCLUDED_FOLDERS = "excluded", "excluded folders"
+
+#: Key of `Scan.left_out` for sessions that no format reads.
+UNREAD = "older Gemini CLI"
 
 #: Nanoseconds of the earliest and of the latest time of a file that an index keeps, in 1677 and in 2262. The two
 #: integers of 64 bits below are left for stats that no file has (`memory.index.transcript_slices`).
@@ -55,7 +59,8 @@ class Scan:
     `documents`: all of them, or those that differ from the index, if the scan got its `KnownFiles`; `unchanged` counts
     the others, and `archived` names the sessions whose archives are unchanged. A document below one of `unlisted`
     (absolute paths), which could not be listed, may still be there. `left_out` counts files that globs exclude
-    (`EXCLUDED`), folders that globs exclude whole (`EXCLUDED_FOLDERS`), and transcripts by the kinds of their sessions.
+    (`EXCLUDED`), folders that globs exclude whole (`EXCLUDED_FOLDERS`), transcripts by the kinds of their sessions, and
+    sessions that no format reads (`UNREAD`).
     """
 
     documents: dict[DocumentKey, FileStat]
@@ -246,6 +251,8 @@ def _add_odd_entry(problems: ScanProblems, entry: os.DirEntry[str], top: str, *,
                 problems.add(ConditionCode.FILE_IS_LINK, entry.path)
     elif is_document and not entry.is_dir(follow_symlinks=False):
         problems.add(ConditionCode.FILE_NOT_REGULAR, entry.path)
+    elif is_unread_session(entry.path):
+        problems.left_out[UNREAD] += 1
 
 
 class KnownFiles:

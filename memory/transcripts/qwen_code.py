@@ -23,6 +23,9 @@ from memory.transcripts.transcript_format import (
     texts_of,
     time_of,
 )
+from memory.transcripts.wrappers import Cut, Wrappers
+
+USER_WRAPPERS = Wrappers({Cut.ELEMENT: ("system-reminder",)})
 
 _KNOWN = frozenset(("tool_result", "system"))
 
@@ -52,6 +55,7 @@ class QwenFormat(TranscriptFormat):
             return Wordless.KNOWN
         payload = entry.get("systemPayload")
         typed = payload.get("displayText") if kind == "user" and isinstance(payload, dict) else None
-        text = "\n".join(texts_of(typed or message.get("parts"), PARTS))
+        texts = texts_of(typed or message.get("parts"), PARTS)
+        text = "\n".join(filter(None, map(USER_WRAPPERS.words, texts) if kind == "user" else texts))
         speaker = speaker_of(by_user=kind == "user", between_agents=entry.get("isSidechain") is True)
         return Message(speaker, text, time_of(entry.get("timestamp")))

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_utf8
+from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_unread_session, is_utf8
 from recalld.discover.memories import DiscoveredMemory, Discovery, absolute_path, with_unique_names
 from recalld.discover.openclaw import find_openclaw
 from recalld.settings.places import absolute
@@ -85,7 +85,7 @@ def _qwen_code(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[Disc
 
 
 def _gemini_cli(folders: ProgramFolders, _: Path, problems: list[str]) -> Iterator[DiscoveredMemory]:
-    documents = [file for file in folders.gemini_cli.glob("tmp/*/chats/session-*.json") if file.is_file()]
+    documents = [file for file in folders.gemini_cli.glob("tmp/*/chats/*.json") if is_unread_session(str(file))]
     if documents:
         problems.append(
             f"Gemini CLI: {len(documents):,} sessions of versions before 0.40 (session-*.json) are found and not read; "

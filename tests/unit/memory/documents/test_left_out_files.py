@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from memory.documents.agent_files import AgentFiles, DocumentRefused
 from memory.documents.comparison import forgets
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
+from memory.documents.scan import UNREAD
 from schemas.settings import AgentSettings, Settings
 from tests.recording import entered_folders
 
@@ -102,3 +103,14 @@ def test_scan_events_and_reading_agree_on_what_is_left_out(
         else:
             with pytest.raises(DocumentRefused):
                 files.resolve(key.path)
+
+
+def test_sessions_that_no_format_reads_are_counted_and_are_no_documents(tmp_path: Path) -> None:
+    chats = tmp_path / "sessions" / "chats"
+    chats.mkdir(parents=True)
+    for name in ("2025-10-01T09-00-a5.json", "2025-10-02T09-00-b6.json", "2025-10-02T09-00-b6.jsonl", "notes.json"):
+        (chats / f"session-{name}").write_text("{}\n")
+    (tmp_path / "ws").mkdir()
+    scan = files_of(tmp_path).scan()
+    assert [key.path for key in scan.documents] == ["sessions/chats/session-2025-10-02T09-00-b6.jsonl"]
+    assert scan.left_out == {UNREAD: 1}, "the other one was written anew as lines"

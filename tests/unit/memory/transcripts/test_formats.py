@@ -741,6 +741,7 @@ _OTHERS: list[tuple[str, list[dict[str, Any]], list[str]]] = [
     ("qwen-code", [_qwen("user", "@a\nfile", systemPayload={"displayText": "@a"})], ["User: @a"]),
     ("qwen-code", [_qwen("user", "go", subtype="mid_turn_user_message")], ["User: go"]),
     ("qwen-code", [_qwen("user", "go", subtype="cron")], []),
+    ("qwen-code", [_qwen("user", "<system-reminder>\n1 agent\n</system-reminder>\n\n")], []),
     (
         "copilot",
         [_copilot("user.message", "do it", "a", source="agent-1"), _copilot("assistant.message", "done", "a")],

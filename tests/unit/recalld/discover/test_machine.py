@@ -272,7 +272,7 @@ def test_copilot_and_cursor_are_one_memory_each(machine: Machine) -> None:
 
 
 def test_conversations_that_are_found_and_not_read_are_named_by_program(machine: Machine) -> None:
-    machine.write(".gemini/tmp/app/chats/session-2025-10-01.json", "{}")
+    machine.write(".gemini/tmp/app/chats/session-2025-10-01T09-00-a5.json", "{}")
     machine.write(".local/share/opencode/opencode.db")
     assert machine.discover().memories == ()
     named = {problem.partition(":")[0]: problem for problem in machine.discover().problems}
