@@ -82,9 +82,14 @@ _ANSWERS = re.compile(r"\"=\"(.*?)\"(?=, \"|\. You can now|[^\"]*\Z)", re.DOTALL
 
 _KNOWN = frozenset(
     names("""
-    agent-color agent-name agent-setting ai-title atis-latch attachment content-replacement cost-state custom-title
-    file-history-delta file-history-snapshot last-prompt mode permission-mode pr-link progress queue-operation
-    relocated result saved_hook_context started summary system tag task-summary teleported-from worktree-state
+    agent-color agent-name agent-setting ai-title api-request api-request-blob api-request-resumed api-request-shape
+    artifact-autoreact-ledger artifact-comment-monitor atis-latch attachment attribution-snapshot bridge-session
+    content-replacement continued-in cost-state custom-title data-flow-incomplete data-flow-records derived-from
+    dev-mods ended-by-model file-history-delta file-history-snapshot fork-context-ref frame-link history-suppression
+    isolation-latch last-prompt marble-origami-commit marble-origami-snapshot memory-mode mode observer-ref
+    permission-mode pr-link progress queue-operation relocated result resume-head-vouch saved_hook_context
+    session-owner speculation-accept started summary system tag task-summary teleported-from tools-used
+    worktree-state
     """)
 )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_unread_session, is_utf8
+from memory.status.condition_texts import counted
 from recalld.discover.memories import DiscoveredMemory, Discovery, absolute_path, with_unique_names
 from recalld.discover.openclaw import find_openclaw
 from recalld.settings.places import absolute
@@ -88,8 +89,8 @@ def _gemini_cli(folders: ProgramFolders, _: Path, problems: list[str]) -> Iterat
     documents = [file for file in folders.gemini_cli.glob("tmp/*/chats/*.json") if is_unread_session(str(file))]
     if documents:
         problems.append(
-            f"Gemini CLI: {len(documents):,} sessions of versions before 0.40 (session-*.json) are found and not read; "
-            "resuming one of them there writes it anew as session-*.jsonl, which is read"
+            f"Gemini CLI: {counted(len(documents), 'session')} of versions before 0.40 (session-*.json) found and not "
+            "read; resuming one there writes it anew as session-*.jsonl, which is read"
         )
     for chats in sorted(filter(Path.is_dir, folders.gemini_cli.glob("tmp/*/chats"))):
         folder = None
@@ -225,4 +226,4 @@ _DATABASES = {
     "Goose": "~/.local/share/goose/sessions/sessions.db",
     "Zed": "~/.local/share/zed/threads/threads.db",
 }
-_UNREAD = "its database of conversations is found and not read"
+_UNREAD = "a database of conversations found and not read"

@@ -481,6 +481,10 @@ class TestClaudeCode:
     def test_what_the_program_wrote_or_copied_is_not_read(self, fields: dict[str, Any], said: bool, kind: str) -> None:
         assert self.said("x", kind, **fields) == ("x" if said else None)
 
+    def test_a_copy_of_a_request_to_the_model_is_known_and_not_read(self) -> None:
+        request = {"type": "api-request-blob", "sessionId": "s", "message": {"role": "user", "content": "x"}}
+        assert readings(request) == [Wordless.KNOWN]
+
     def test_what_the_program_answers_itself_is_not_read(self) -> None:
         message = {"role": "assistant", "model": "<synthetic>", "content": [_TEXT]}
         assert readings({"type": "assistant", "message": message}) == [Wordless.KNOWN]
