@@ -24,6 +24,15 @@ def fill(indexer: Indexer) -> FillReport:
     return fill_vectors(indexer, seconds=10)
 
 
+def test_a_report_counts_new_texts_that_the_cache_had_and_that_it_lacked(world: World) -> None:
+    indexer = world.indexer(StubProvider(limits=FAST))
+    key = world.write("MEMORY.md", "The gateway listens on 18789.\n")
+    bought = index(indexer, key)[0]
+    copied = index(indexer, world.write("memory/copy.md", "The gateway listens on 18789.\n"))[0]
+    unchanged = index(indexer, key)[0]
+    assert [(run.cache_hits, run.cache_misses) for run in (bought, copied, unchanged)] == [(0, 1), (1, 0), (0, 0)]
+
+
 def test_a_document_comes_in_one_commit_and_is_neither_read_nor_paid_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
