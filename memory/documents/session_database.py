@@ -32,7 +32,7 @@ from memory.documents.content import (
 )
 from memory.documents.roots import DATABASE, DATABASE_FILES, is_transcript_name, join
 from memory.documents.scan import LATEST_NS
-from memory.store.sqlite_file import open_read_only
+from memory.store.sqlite_file import open_read_only, opened
 from schemas.documents import FileStat
 from schemas.errors import RecalldError, Transient
 
@@ -120,7 +120,7 @@ class SessionDatabase:
         DocumentGone: it is not there.
         DocumentRefused: it is, or lies behind, a symbolic link.
         DocumentUnreadable: it is damaged, of an unknown layout, or may not be read.
-        Transient: it is locked.
+        Transient: it is locked, or cannot be opened now.
     """
 
     folder: str
@@ -253,10 +253,12 @@ class SessionDatabase:
         # SQLite refuses a link anywhere in the path, and the configured folder may lie behind one.
         path = Path(os.path.realpath(self.folder), _FOLDER, DATABASE)
         try:
-            with closing(open_read_only(path, begin, flags=apsw.SQLITE_OPEN_NOFOLLOW)) as connection:
+            with closing(_opened(path, begin)) as connection:
                 yield connection.execute, later
-        except (apsw.BusyError, apsw.LockedError) as error:
-            raise Transient(f"{self.path} is locked; it is read again later", retry_after=1.0) from error
+        except (apsw.BusyError, apsw.LockedError, apsw.CantOpenError) as error:
+            # The program removes files beside it when it ends.
+            reason = f"{self.path} cannot be read now ({error}); it is read again later"
+            raise Transient(f"{reason}; check its permissions if that lasts", retry_after=1.0) from error
         except (apsw.SQLError, apsw.AuthError) as error:
             raise DocumentUnreadable(
                 f"{self.path} has a layout that this version of recalld does not read ({error}); update recalld"
@@ -310,6 +312,14 @@ def _authorize(action: int, table: str | None, column: str | None, _database: st
     if action == apsw.SQLITE_READ:
         return apsw.SQLITE_OK if column in _COLUMNS.get(table or "", ()) else apsw.SQLITE_DENY
     return apsw.SQLITE_OK if action in (apsw.SQLITE_SELECT, apsw.SQLITE_FUNCTION) else apsw.SQLITE_DENY
+
+
+def _opened(path: Path, begin: Callable[[apsw.Connection], None]) -> apsw.Connection:
+    """Open a database. The memory that the program shares with its own processes is not written."""
+    if path.with_name(f"{DATABASE}-shm").exists():
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_URI
+        return opened(f"{path.as_uri()}?readonly_shm=1", flags, begin)
+    return open_read_only(path, begin, flags=apsw.SQLITE_OPEN_NOFOLLOW)
 
 
 def _rewritten(session: str) -> Transient:

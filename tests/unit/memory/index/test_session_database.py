@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from tests.indexing import FAST
 from tests.openclaw_database import OpenClawDatabase
 from tests.transcript_files import message_line
 
+REPOSITORY = Path(__file__).resolve().parents[4]
 KEY = DocumentKey("sessions", "sessions/a.jsonl")
 HEADER = b'{"type":"session","version":4,"id":"a","timestamp":"2026-02-03T09:00:00Z"}\n'
 
@@ -321,6 +324,42 @@ def test_a_transaction_reads_a_part_and_the_next_one_notices_a_rewriting(
             next(lines)
         assert opened.changed()
     world.catch_up()
+
+
+#: Writes an event, waits with the database open for a line, and ends without closing it.
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from tests.openclaw_database import OpenClawDatabase
+database = OpenClawDatabase(Path(sys.argv[1]), schema="PRAGMA journal_mode")
+database.append("a", [sys.argv[2].encode()])
+print("written", flush=True)
+sys.stdin.readline()
+os._exit(0)
+"""
+
+
+def test_reading_leaves_the_files_of_a_program_as_they_are_whether_it_runs(world: World) -> None:
+    world.database.add("a", [HEADER, *said(1)])
+    world.database.close()
+
+    def files() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in (world.openclaw / "agent").iterdir()}
+
+    command = [sys.executable, "-c", PROGRAM, str(world.openclaw), said(2)[0].decode()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"written\n"
+        before = files()
+        world.catch_up()
+        assert "message2" in world.texts()
+        assert files() == before
+        program.communicate(b"\n")
+    world.main = world.indexer(name="later")
+    world.catch_up()
+    assert "message2" in world.texts()
+    assert len(before) == 3
+    assert files() == before
 
 
 def test_a_copy_made_during_a_write_shows_what_was_committed_and_stays_as_it_is(world: World, tmp_path: Path) -> None:
