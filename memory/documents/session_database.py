@@ -307,9 +307,9 @@ def _stat(size: int, changed_ms: int, generation: str | None) -> FileStat:
     return FileStat(min(size, _END), min(max(changed_ms, 0) * 1_000_000, LATEST_NS), 1 << _ROWS_BIT | digest)
 
 
-def _authorize(action: int, table: str | None, column: str | None, _database: str | None, _trigger: str | None) -> int:
-    """Let a statement read the columns of sessions alone."""
-    if action == apsw.SQLITE_READ:
+def _authorize(action: int, table: str | None, column: str | None, _database: str | None, view: str | None) -> int:
+    """Let a statement read the columns of sessions alone, and of tables, no views."""
+    if action == apsw.SQLITE_READ and view is None:
         return apsw.SQLITE_OK if column in _COLUMNS.get(table or "", ()) else apsw.SQLITE_DENY
     return apsw.SQLITE_OK if action in (apsw.SQLITE_SELECT, apsw.SQLITE_FUNCTION) else apsw.SQLITE_DENY
 

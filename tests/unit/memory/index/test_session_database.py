@@ -290,13 +290,20 @@ def test_an_older_layout_without_cold_archives_and_compression_is_read(world: Wo
     assert "message1" in world.texts()
 
 
-def test_nothing_but_sessions_is_read_of_the_database(world: World) -> None:
-    # A view in the place of a table must not lead to the credentials.
+#: Views that stand for a table: of credentials, and of what a statement may read.
+VIEWS = {
+    "transcript_events": "SELECT 'a' AS session_id, 0 AS seq, store_json AS event_json, NULL AS event_zstd,"
+    " NULL AS event_utf8_bytes FROM auth_profile_store",
+    "session_windows": "SELECT session_id, session_id AS session_key, seq AS updated_at, seq AS transcript_updated_at"
+    " FROM transcript_events",
+}
+
+
+@pytest.mark.parametrize("table", VIEWS)
+def test_nothing_but_the_tables_of_sessions_is_read_of_the_database(world: World, table: str) -> None:
     world.database.add("a", said(1))
     world.database.connection.execute(
-        "PRAGMA foreign_keys = OFF; ALTER TABLE transcript_events RENAME TO others;"
-        "CREATE VIEW transcript_events AS SELECT 'a' AS session_id, 0 AS seq, store_json AS event_json,"
-        " NULL AS event_zstd, NULL AS event_utf8_bytes FROM auth_profile_store"
+        f"PRAGMA foreign_keys = OFF; ALTER TABLE {table} RENAME TO others; CREATE VIEW {table} AS {VIEWS[table]}"
     )
     problems = world.main.files.scan().problems
     assert [problem.code for problem in problems] == [ConditionCode.SESSIONS_UNREADABLE]
