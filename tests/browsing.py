@@ -79,12 +79,7 @@ class Visit:
 
 @contextmanager
 def visiting(
-    browser: Browser,
-    origin: object,
-    *,
-    language: str = "en-US",
-    width: int = 1280,
-    expected: tuple[str, ...] = (),
+    browser: Browser, origin: object, *, language: str = "en-US", width: int = 1280, expected: tuple[str, ...] = ()
 ) -> Iterator[Visit]:
     """Visit a service until the end of the block; then look back at how the page behaved.
 

@@ -31,11 +31,7 @@ def connected(server: Any, work: Callable[[Client], Awaitable[T]], *, era: str =
 
 
 def over_http(
-    url: str,
-    work: Callable[[Client], Awaitable[T]],
-    *,
-    era: str = "auto",
-    headers: Mapping[str, str] | None = None,
+    url: str, work: Callable[[Client], Awaitable[T]], *, era: str = "auto", headers: Mapping[str, str] | None = None
 ) -> T:
     """The same over streamable HTTP, every request with these headers."""
 

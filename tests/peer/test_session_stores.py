@@ -99,9 +99,7 @@ def test_a_session_is_of_the_kind_that_its_key_or_the_session_that_spawned_it_te
     assert kinds_of(STORED)[f"{name}.jsonl"] == kind
 
 
-def test_cron_runs_and_dreams_are_left_out_and_a_persons_sub_agents_are_not(
-    sessions: Path,
-) -> None:
+def test_cron_runs_and_dreams_are_left_out_and_a_persons_sub_agents_are_not(sessions: Path) -> None:
     write(sessions, *(f"{entry['sessionId']}.jsonl" for entry in STORED.values()), "unknown.jsonl")
     store(sessions, STORED)
     files = files_of(sessions)

@@ -53,10 +53,7 @@ class _Changing(importlib.abc.MetaPathFinder):
             self._constants.setdefault(module, {})[constant] = value
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in self._points and fullname not in self._constants:
             return None

@@ -166,9 +166,7 @@ def test_documents_where_the_disk_could_not_be_listed_are_left_alone(
     assert report.problems == hidden.problems
 
 
-def test_a_workspace_that_became_an_empty_mount_point_loses_no_note(
-    bench: Bench,
-) -> None:
+def test_a_workspace_that_became_an_empty_mount_point_loses_no_note(bench: Bench) -> None:
     for number in range(1000):
         bench.write(f"memory/{number}.md")
     bench.remember()

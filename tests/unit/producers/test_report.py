@@ -42,9 +42,7 @@ def test_refused_paths_are_one_condition_with_their_number_and_the_last_one(tmp_
     assert conditions.open == {}
 
 
-def test_watching_is_published_and_an_overflow_is_a_condition_until_the_comparison(
-    tmp_path: Path,
-) -> None:
+def test_watching_is_published_and_an_overflow_is_a_condition_until_the_comparison(tmp_path: Path) -> None:
     conditions, published = RecordingConditions(), tmp_path / "run/watch.json"
     report = FilesReport(tmp_path, ["main"], conditions)
     report.watched("main", WatchState(WatchMode.POLLING, "the limit is reached"))

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 from dramatiq.middleware import TimeLimitExceeded
 
-from memory.store.errors import (
-    KeywordsUnavailable,
-    NoRoom,
-    NotOwner,
-    StoreBusy,
-    StoreCorrupt,
-    StoreFull,
-    Superseded,
-)
+from memory.store.errors import KeywordsUnavailable, NoRoom, NotOwner, StoreBusy, StoreCorrupt, StoreFull, Superseded
 from schemas.conditions import ConditionCode
 from schemas.errors import (
     BrokerUnavailable,

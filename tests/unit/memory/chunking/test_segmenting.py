@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.chunking.dates import dates_in
-from memory.chunking.segmenting import (
-    FTS5_TOKENIZER,
-    MAX_QUERY_TERMS,
-    index_text,
-    match_terms,
-    query_terms,
-)
+from memory.chunking.segmenting import FTS5_TOKENIZER, MAX_QUERY_TERMS, index_text, match_terms, query_terms
 
 
 class Index:

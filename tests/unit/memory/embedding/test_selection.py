@@ -196,9 +196,7 @@ def test_whatever_changes_the_numbers_changes_the_identity(change: dict[str, Any
         {"provider": "ollama", "query_prefix": "", "document_prefix": ""},
     ],
 )
-def test_the_provider_of_an_index_can_be_had_while_its_key_and_address_are_there(
-    before: dict[str, Any],
-) -> None:
+def test_the_provider_of_an_index_can_be_had_while_its_key_and_address_are_there(before: dict[str, Any]) -> None:
     first = made(**before)
     now = MemorySettings.model_validate({"provider": "openai"})
     again = choice_for_identity(first.identity, now, Credentials.model_validate(KEYS))

@@ -14,13 +14,7 @@ import pytest
 import regex
 
 import memory
-from memory.redaction import (
-    PatternTooCostly,
-    is_costly,
-    redact,
-    redaction_facts,
-    redactor_for,
-)
+from memory.redaction import PatternTooCostly, is_costly, redact, redaction_facts, redactor_for
 from memory.redaction.user_patterns import PatternBudget, UserPatterns, as_regex_reads_it
 from schemas.settings import AgentSettings
 from tests.secret_samples import PASSWORD

@@ -18,10 +18,7 @@ from memory.embedding.breaker import ANSWER_SECONDS, Breaker, Waste
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
 from memory.embedding.rate_limit import REFUSED_SECONDS, RateLimiter
-from memory.search.query_vectors import (
-    QueryVectors,
-    Unavailable,
-)
+from memory.search.query_vectors import QueryVectors, Unavailable
 from memory.store.reader import Vector
 from schemas.errors import RecalldError, Terminal, Throttled, Transient
 from schemas.ports import Usage

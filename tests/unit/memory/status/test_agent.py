@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory.status.agent import (
-    BUILD_SECONDS,
-    SILENCE_SECONDS,
-    endpoint_conditions,
-    figure_conditions,
-    in_words,
-)
+from memory.status.agent import BUILD_SECONDS, SILENCE_SECONDS, endpoint_conditions, figure_conditions, in_words
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import VectorProgress
 from schemas.search import SearchAnswer

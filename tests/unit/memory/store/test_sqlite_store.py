@@ -12,10 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from memory.store.errors import (
-    OtherFormat,
-    StoreCorrupt,
-)
+from memory.store.errors import OtherFormat, StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.connection import ReadConnections

@@ -13,14 +13,7 @@ from typing import Any
 
 import pytest
 
-from recalld.client import (
-    AsyncClient,
-    Client,
-    ServiceTimedOut,
-    ServiceUnavailable,
-    ServiceUnproven,
-    agents_with_tokens,
-)
+from recalld.client import AsyncClient, Client, ServiceTimedOut, ServiceUnavailable, ServiceUnproven, agents_with_tokens
 from tests.raw_server import HANG, Turn, announce, answer, proof, raw_server
 
 OK = answer(b'{"results": [], "agents": []}')

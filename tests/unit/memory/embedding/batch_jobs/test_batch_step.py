@@ -10,13 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from memory.embedding.batch_jobs.batch_api import (
-    BatchLine,
-    BatchUnavailable,
-    JobFile,
-    OpenAIBatches,
-    ProviderJob,
-)
+from memory.embedding.batch_jobs.batch_api import BatchLine, BatchUnavailable, JobFile, OpenAIBatches, ProviderJob
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
 from memory.embedding.batch_jobs.batch_step import (
     BATCH_TIMING,
