@@ -212,14 +212,9 @@ def test_a_compaction_is_searchable_long_before_its_session_is_quiet(
         return json.dumps({"type": "user", "sessionId": "0b1a", "message": {"role": "user", "content": text}}) + "\n"
 
     session.write_text(said("The walrus sleeps at noon."))
+    payload = {"hook_event_name": "PreCompact", "transcript_path": str(session)}
     with Daemon(home, workspace, config=config) as daemon:
         wait_until(lambda: daemon.found("walrus", "sessions/0b1a.jsonl"))
-        with session.open("a") as file:
-            file.write(said("The pelican came back."))
-        payload = {"hook_event_name": "PreCompact", "transcript_path": str(session)}
-        assert run("claude-code", *daemon.options()[:2], home=home, payload=json.dumps(payload)).stderr == ""
-        wait_until(lambda: daemon.found("pelican", "sessions/0b1a.jsonl"))
-
         (url,) = [line.split()[-1] for line in daemon.said().splitlines() if "hooks at" in line]
         assert f"hooks         {url}" in daemon.run("status").stdout
         with session.open("a") as file:
@@ -227,7 +222,6 @@ def test_a_compaction_is_searchable_long_before_its_session_is_quiet(
         sent = httpx.post(url.replace("PROGRAM", "claude-code"), json=payload, trust_env=False)
         assert sent.json() == {"accepted": True}
         wait_until(lambda: daemon.found("quokka", "sessions/0b1a.jsonl"))
-
         outside = {**payload, "transcript_path": str(tmp_path / "elsewhere.jsonl")}
         (tmp_path / "elsewhere.jsonl").write_text(said("The numbat must not be read."))
         sent = httpx.post(url.replace("PROGRAM", "claude-code"), json=outside, trust_env=False)

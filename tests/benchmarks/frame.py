@@ -36,17 +36,8 @@ WORDS = ["".join(parts) for parts in itertools.islice(itertools.product(_PARTS, 
 CUMULATIVE_WEIGHTS = list(itertools.accumulate(1 / (rank + 3) for rank in range(len(WORDS))))
 
 ENGLISH = [
-    "deploy",
-    "gateway",
-    "config",
-    "memory",
-    "index",
-    "vector",
-    "search",
-    "embed",
-    "provider",
-    "token",
-    "session",
+    *("deploy", "gateway", "config", "memory", "index", "vector", "search"),
+    *("embed", "provider", "token", "session"),
 ]
 CHINESE = "今天我们讨论了数据库迁移的问题，决定先在测试环境部署新版本。"
 
@@ -129,13 +120,12 @@ class Home:
         return Run(time.monotonic() - begun, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output)
 
     @contextmanager
-    def running(self, *arguments: str, open_files: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run `up` or `serve` until the block ends; its lines are in the file `printed`."""
-        limit = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh"] if open_files else []
         (self.path / "run" / "service.json").unlink(missing_ok=True)
         with (self.folder / "printed").open("wb") as printed:
             process = subprocess.Popen(
-                [*limit, *self.command(*arguments)],
+                self.command(*arguments),
                 cwd=REPOSITORY,
                 env=clean_environment(),
                 stdout=printed,

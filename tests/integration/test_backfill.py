@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.commanding import CommandLine
-from tests.embedding_server import EmbeddingServer, Failure
+from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import BEGUN, FORMATS, message_line, transcript
 
 if sys.version_info >= (3, 14):
@@ -195,21 +195,6 @@ def test_json_is_one_object_however_it_ends(
 
 
 # Providers --------------------------------------------------------------------------------------------
-
-
-def test_after_a_refusal_keywords_work_and_the_same_command_goes_on(
-    commands: CommandLine, server: EmbeddingServer, old: Path
-) -> None:
-    server.fail_next(Failure(status=401, message="Incorrect API key provided"), times=1_000)
-    code, out, err = commands.run("backfill", str(old))
-    assert code == 1
-    assert f"{len(FORMATS)} of {len(FORMATS)} transcripts indexed" in out
-    assert "key" in err
-    assert len(set(found(commands, "Question"))) == len(FORMATS)
-    server.recover()
-    commands.set("RECALLD_REMOTE__API_KEY", "another-key")
-    done = commands.json("backfill", str(old))
-    assert done["estimate"]["toEmbed"] == server.inputs == server.distinct == done["result"]["vectorsReady"]
 
 
 def test_a_provider_that_is_down_is_waited_for_a_while_and_no_longer(

@@ -60,6 +60,16 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dramatiq.worker.POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.1)
 
 
+def held_job(workers: Workers) -> str:
+    """Enqueue a job for later; return its id once a worker holds it."""
+    delayed = make_broker(workers.client, workers.keys).enqueue(
+        message(INDEX_PENDING, "live", "main", "live"), delay=3_000
+    )
+    held = f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
+    wait_until(lambda: list(workers.client.scan_iter(held)), what="a worker holds it")
+    return delayed.message_id
+
+
 def is_left(workers: Workers) -> int:
     """Messages of the queue, delayed and given up ones too."""
     asked: Any = workers.client
@@ -93,18 +103,14 @@ def test_consumers_outlive_a_server_without_writes_and_go_on_with_delayed_jobs(
         def turn(wanted: str) -> None:
             asked.replicaof(*wanted.split()) if setting == "replicaof" else asked.config_set(setting, wanted)
 
-        held = f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
-        delayed = make_broker(workers.client, workers.keys).enqueue(
-            message(INDEX_PENDING, "live", "main", "live"), delay=3_000
-        )
-        wait_until(lambda: list(workers.client.scan_iter(held)), what="a worker holds it")
+        delayed = held_job(workers)
         before = {queue: taken.count(queue) for queue in taken}
         turn(value)
         try:
             wait_until(lambda: all(taken.count(queue) > count + 2 for queue, count in before.items()))
         finally:
             turn(healthy)
-        wait_until(lambda: delayed.message_id in begun)
+        wait_until(lambda: delayed in begun)
         wait_until(lambda: not is_left(workers))
 
 
@@ -129,15 +135,11 @@ def test_a_delayed_job_comes_and_is_over_whatever_was_refused_meanwhile(
     refusing = Refusing(monkeypatch)
     refusing.commands(commands, queue)
     with Workers(settings) as workers:
-        held = f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
-        delayed = make_broker(workers.client, workers.keys).enqueue(
-            message(INDEX_PENDING, "live", "main", "live"), delay=3_000
-        )
-        wait_until(lambda: list(workers.client.scan_iter(held)), what="a worker holds it")
+        delayed = held_job(workers)
         refusing.error = error
         wait_until(lambda: commands <= set(refusing.refused) and len(refusing.refused) > 2, what="all was refused")
         refusing.error = None
-        wait_until(lambda: delayed.message_id in begun)
+        wait_until(lambda: delayed in begun)
         wait_until(lambda: not is_left(workers))
 
 

@@ -143,23 +143,16 @@ def test_a_folder_moved_in_is_heard_with_all_that_is_in_it_and_watched_from_then
 
 
 @by_each_source
-def test_a_folder_moved_out_asks_for_a_comparison(desk: Desk) -> None:
-    write(desk.memory / "project/a.md")
-    desk.watch()
-    (desk.memory / "project").rename(desk.root / "elsewhere")
-    wait_until(lambda: "main" in desk.heard.uncertain)
-
-
-@linux
-def test_a_folder_moved_out_is_watched_no_longer(desk: Desk) -> None:
+def test_a_folder_moved_out_asks_for_a_comparison_and_is_watched_no_longer(desk: Desk, options: dict[str, Any]) -> None:
     write(desk.memory / "project/a.md")
     write(desk.memory / "project/deep/b.md")
     desk.watch()
     (desk.memory / "project").rename(desk.root / "elsewhere")
     wait_until(lambda: "main" in desk.heard.uncertain)
-    write(desk.root / "elsewhere/deep/b.md", "more")
-    assert desk.settle() == set()
-    assert desk.directories() == [".", "memory"]
+    if not options and sys.platform == "linux":
+        write(desk.root / "elsewhere/deep/b.md", "more")
+        assert desk.settle() == set()
+        assert desk.directories() == [".", "memory"]
 
 
 def test_a_workspace_created_after_the_start_is_watched(desk: Desk) -> None:
