@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Self
 
 from starlette.responses import Response
 
-from memory.index.generations import Generations
-from memory.store.options import StoreOptions
 from memory.store.sqlite.reader import StoreReader
 from memory.telemetry.server import readiness
 from schemas.conditions import Condition, ConditionCode
@@ -18,6 +16,7 @@ from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from schemas.status import IndexCounts
 from tests.waiting import wait_until
+from tests.written_index import reading
 from workers.health.health_store import HealthStore
 from workers.queue.connection import connect, namespace
 from workers.queue.job_queue import BrokerJobQueue
@@ -133,13 +132,6 @@ class Workers:
         counts = self.counts(agent)
         return counts.vectors_pending == 0 and counts.vectors_ready == counts.chunks > 0
 
-    @contextmanager
-    def reading(self, agent: str) -> Iterator[StoreReader | None]:
+    def reading(self, agent: str) -> AbstractContextManager[StoreReader | None]:
         """The generation that answers, None when there is none."""
-        generations = Generations(self.settings.indexes_path / agent, StoreOptions.of(self.settings.store))
-        reader = generations.open_reader()
-        try:
-            yield reader
-        finally:
-            if reader is not None:
-                reader.close()
+        return reading(self.settings.home, agent)

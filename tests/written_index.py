@@ -1,6 +1,10 @@
-"""An index written straight through the store, for tests of those who only read."""
+"""An index written straight through the store, for tests of those who only read, and how they read it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from memory.chunking.chunker import Chunk, chunk_text, text_hash
 from memory.documents.agent_files import AgentFiles
@@ -8,7 +12,11 @@ from memory.embedding.selection import NO_VECTORS, choose_provider
 from memory.embedding.vectors import round_rows
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
+from memory.index.generations import Generations
+from memory.search.manager import SearchManager
+from memory.search.resources import SearchResources
 from memory.store.options import StoreOptions
+from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.writer import Store
 from memory.store.writer import DocumentWrite
 from schemas.documents import DocumentKey
@@ -39,6 +47,29 @@ def with_agents(settings: Settings, *names: str, note: str = "note") -> Settings
         (folder / "memory" / f"{note.format(name=name)}.md").write_text(text, "utf-8")
         agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
     return settings.model_copy(update={"agents": tuple(agents)})
+
+
+@contextmanager
+def reading(home: Path, agent: str = "main") -> Iterator[StoreReader | None]:
+    """Yield a reader of the generation that answers, None when there is none."""
+    reader = Generations(home / "indexes" / agent, StoreOptions()).open_reader()
+    try:
+        yield reader
+    finally:
+        if reader is not None:
+            reader.close()
+
+
+@contextmanager
+def searching(settings: Settings) -> Iterator[SearchManager]:
+    """Yield the memory of the first agent; a search waits for the vector of its query."""
+    resources = SearchResources(settings, model_wait_seconds=5)
+    manager = SearchManager(settings, settings.agents[0], resources=resources)
+    try:
+        yield manager
+    finally:
+        manager.close()
+        resources.close()
 
 
 def write_index(settings: Settings, agent_id: str = "main", *, vectors: bool = True) -> Store:

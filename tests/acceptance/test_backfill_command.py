@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from memory.index.generations import Generations
-from memory.store.options import StoreOptions
 from memory.store.sqlite.reader import StoreReader
-from recalld.wiring import closed
 from tests.daemon import REPOSITORY, Daemon, clean_environment
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import FORMATS, message_line, transcript
 from tests.waiting import wait_until
+from tests.written_index import reading
 
 
 @pytest.fixture
@@ -56,7 +54,7 @@ def started(daemon: Daemon, *arguments: str) -> subprocess.Popen[str]:
 
 def read(home: Path, what: Callable[[StoreReader], int]) -> int:
     """A figure of the index that answers; 0 without one."""
-    with closed(Generations(home / "indexes" / "main", StoreOptions()).open_reader()) as reader:
+    with reading(home) as reader:
         return what(reader) if reader is not None else 0
 
 

@@ -7,9 +7,8 @@ import random
 import sys
 from pathlib import Path
 
-from memory.index.generations import Generations
-from memory.store.options import StoreOptions
 from tests.transcript_files import transcript
+from tests.written_index import reading
 
 if sys.version_info >= (3, 14):
     from compression.zstd import compress
@@ -91,13 +90,12 @@ def _replace(path: Path, data: bytes) -> None:
 
 def rows_of(home: Path) -> list[Row]:
     """All chunks of an index, which holds together."""
-    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
-    assert reader is not None
     rows: list[Row] = []
-    for file in reader.files():
-        stored = reader.chunks_of(file.key)
-        texts = reader.chunk_rows([chunk.id for chunk in stored])
-        rows += [(file.key.path, one.ordinal, one.start_line, one.end_line, texts[one.id].text) for one in stored]
-    assert reader.check() == []
-    reader.close()
+    with reading(home) as reader:
+        assert reader is not None
+        for file in reader.files():
+            stored = reader.chunks_of(file.key)
+            texts = reader.chunk_rows([chunk.id for chunk in stored])
+            rows += [(file.key.path, one.ordinal, one.start_line, one.end_line, texts[one.id].text) for one in stored]
+        assert reader.check() == []
     return sorted(rows)

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from memory.search.manager import SearchManager
-from memory.search.resources import SearchResources
 from memory.store.sqlite.writer import Store
 from schemas.documents import DocumentKey
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import Settings
 from tests.storing import chunk, piece, position
-from tests.written_index import with_agent, write_index
+from tests.written_index import searching, with_agent, write_index
 
 MMR = {"mmr": {"enabled": True, "lambda": 0.5}}
 DECAY = {"temporal_decay": {"enabled": True, "half_life_days": 30}}
@@ -49,14 +47,8 @@ def dated(days_ago: int, slug: str = "") -> str:
 
 def searched(settings: Settings, query: str, hybrid: Mapping[str, Any], **options: Any) -> SearchAnswer:
     """One search of the only agent with these settings of `query.hybrid`."""
-    changed = with_agent(settings, query={"hybrid": hybrid})
-    resources = SearchResources(settings, model_wait_seconds=5)
-    manager = SearchManager(changed, changed.agents[0], resources=resources)
-    try:
+    with searching(with_agent(settings, query={"hybrid": hybrid})) as manager:
         answer = manager.search(SearchRequest(query=query, **options))
-    finally:
-        manager.close()
-        resources.close()
     assert answer.error is None
     assert answer.degraded == ()
     return answer

@@ -15,12 +15,11 @@ from memory.embedding.selection import choose_provider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.indexer import Indexer
 from memory.search.manager import SearchManager
-from memory.search.resources import SearchResources
 from schemas.documents import Lane
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Settings
 from tests.transcript_files import BEGUN, message_line
-from tests.written_index import with_agent, writer_of
+from tests.written_index import searching, with_agent, writer_of
 
 QUESTION = "Where is the harbour key"
 KEY = "The harbour key hangs behind the blue door."
@@ -34,8 +33,7 @@ class Desk:
         self.sessions = self.workspace.parent / "sessions"
         self.sessions.mkdir()
         self.settings = with_agent(settings, sessions=[str(self.sessions)], provider=provider)
-        self.resources = SearchResources(self.settings, model_wait_seconds=5)
-        self.manager = SearchManager(self.settings, self.settings.agents[0], resources=self.resources)
+        self.manager: SearchManager
 
     def talk(self, name: str, *texts: str, written: int = 0, minutes: int = 0) -> Path:
         """A transcript; `minutes` later than others said, and `written` so many seconds after a day long ago."""
@@ -67,16 +65,12 @@ class Desk:
         assert answer.error is None
         return answer
 
-    def close(self) -> None:
-        self.manager.close()
-        self.resources.close()
-
 
 @pytest.fixture(params=["stub", "none"])
 def desk(settings: Settings, request: pytest.FixtureRequest) -> Iterator[Desk]:
     made = Desk(settings, request.param)
-    yield made
-    made.close()
+    with searching(made.settings) as made.manager:
+        yield made
 
 
 def others(result: SearchResult) -> tuple[int, set[str]]:

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from memory.index.generations import Generations
-from memory.store.options import StoreOptions
 from recalld.settings.load import load
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
+from schemas.status import IndexCounts
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers, asking
-from tests.written_index import write_index
+from tests.written_index import reading, write_index
 
 FINE = "# Fine\n\n" + "harmless words " * 100
 BAD = "# Bad\n\n" + "arsenic words " * 100
@@ -162,22 +161,12 @@ def test_letters_of_several_agents_are_told_apart(commands: CommandLine, workspa
 
 
 def meta(home: Path, name: str) -> str | None:
-    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
-    if reader is None:
-        return None
-    try:
-        return reader.meta(name)
-    finally:
-        reader.close()
+    with reading(home) as reader:
+        return reader.meta(name) if reader is not None else None
 
 
 def counts(home: Path) -> tuple[int, int, int, int]:
     """Chunks, and how many are ready, pending and refused, in the index that answers."""
-    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
-    if reader is None:
-        return (0, 0, 0, 0)
-    try:
-        found = reader.counts()
-    finally:
-        reader.close()
+    with reading(home) as reader:
+        found = reader.counts() if reader is not None else IndexCounts()
     return found.chunks, found.vectors_ready, found.vectors_pending, found.vectors_refused

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.search.manager import SearchManager
-from memory.search.resources import SearchResources
 from schemas.search import GetRequest
 from schemas.settings import Settings
-from tests.written_index import with_agent
+from tests.written_index import searching, with_agent
 
 SECRET = "the launch code is 0000"
 HARMLESS = "a note about nothing"
@@ -64,18 +62,11 @@ def test_a_link_that_is_swapped_in_at_any_moment_shows_no_secret(settings: Setti
     }[what]
     link = workspace.parent / "link"
     link.symlink_to(target)
-    house = with_agent(settings, sessions=[str(sessions)])
-    resources = SearchResources(house)
-    manager = SearchManager(house, house.agents[0], resources=resources)
     path = str(sessions / "a.jsonl") if what == "transcript" else "memory/sub/note.md"
     outcomes: Counter[bool] = Counter()
-    try:
-        with swapped(place, link):
-            while outcomes.total() < READS or min(outcomes[True], outcomes[False]) < OF_EACH:
-                answer = manager.read_file(GetRequest(path=path))
-                assert SECRET not in answer.model_dump_json()
-                outcomes[HARMLESS in answer.text] += 1
-                assert outcomes.total() < 100 * READS, outcomes
-    finally:
-        manager.close()
-        resources.close()
+    with searching(with_agent(settings, sessions=[str(sessions)])) as manager, swapped(place, link):
+        while outcomes.total() < READS or min(outcomes[True], outcomes[False]) < OF_EACH:
+            answer = manager.read_file(GetRequest(path=path))
+            assert SECRET not in answer.model_dump_json()
+            outcomes[HARMLESS in answer.text] += 1
+            assert outcomes.total() < 100 * READS, outcomes

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memory.search.manager import SearchManager, get_search_manager
-from memory.search.resources import SearchResources
+from memory.search.manager import SearchManager
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.storing import document
-from tests.written_index import with_agent, write_index
+from tests.written_index import searching, with_agent, write_index
 
 ROLLOUT = "0199d2e5-7c11-7a52-8f0e-7d3a52e1c9aa"
 SESSION = "4b7d5d0c-6f0e-4c35-9e7e-2f6a1d1c8b55"
@@ -57,18 +54,6 @@ def configured(request: pytest.FixtureRequest, settings: Settings) -> Settings:
     return with_agent(settings, **changes[request.param])
 
 
-@contextmanager
-def asked(settings: Settings) -> Iterator[SearchManager]:
-    shared = SearchResources(settings, model_wait_seconds=5)
-    made, error = get_search_manager(settings, "main", resources=shared)
-    assert isinstance(made, SearchManager), error
-    try:
-        yield made
-    finally:
-        made.close()
-        shared.close()
-
-
 def write_transcripts(settings: Settings) -> None:
     store = write_index(settings)
     for path in TRANSCRIPTS:
@@ -98,7 +83,7 @@ def test_a_note_comes_first_when_its_name_is_asked_for(
     configured: Settings, notes: Path, query: str, path: str
 ) -> None:
     write_index(configured)
-    with asked(configured) as manager:
+    with searching(configured) as manager:
         results = manager.search(SearchRequest(query=query)).results
         assert results[0].path == path
         assert results[0].score == 1.0
@@ -108,7 +93,7 @@ def test_a_note_comes_first_when_its_name_is_asked_for(
 @pytest.mark.parametrize("query", ["team", "team.md", "TEAM.MD"])
 def test_every_note_of_a_name_comes_before_notes_that_say_it(configured: Settings, notes: Path, query: str) -> None:
     write_index(configured)
-    with asked(configured) as manager:
+    with searching(configured) as manager:
         results = manager.search(SearchRequest(query=query)).results
         assert {result.path for result in results[:2]} == {"memory/people/team.md", "memory/archive/team.md"}
         assert [result.start_line for result in results[:2]] == [1, 1]
@@ -119,7 +104,7 @@ def test_a_transcript_is_found_by_its_name_and_by_its_id(settings: Settings, not
     both = with_agent(settings, sources=["memory", "sessions"])
     write_transcripts(both)
     name = path.rpartition("/")[2]
-    with asked(both) as manager:
+    with searching(both) as manager:
         for query in (path, name, name.removesuffix(".jsonl"), name[-42:-6].upper()):
             assert first(manager, query) == path
             assert first(manager, query, sources=("memory",)) != path
@@ -130,5 +115,5 @@ def test_a_longer_question_is_not_about_a_note_that_is_called_like_one_of_its_wo
     configured: Settings, notes: Path, query: str
 ) -> None:
     write_index(configured)
-    with asked(configured) as manager:
+    with searching(configured) as manager:
         assert first(manager, query) == "memory/migration.md"

@@ -15,6 +15,7 @@ from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import fill_vectors
 from memory.store.errors import NotOwner, Superseded
 from memory.store.writer import DocumentWrite
+from recalld.wiring import closed
 from schemas.documents import DocumentKey, Lane
 from tests import indexing
 from tests.indexing import FAST
@@ -58,12 +59,8 @@ def index(indexer: Indexer, *paths: str) -> IndexReport:
 
 
 def finds(indexer: Indexer, words: str) -> bool:
-    reader = indexer.generations.open_reader()
-    assert reader is not None
-    try:
-        return bool(reader.search_text(words, 5))
-    finally:
-        reader.close()
+    with closed(indexer.generations.open_reader()) as reader:
+        return bool(reader and reader.search_text(words, 5))
 
 
 def redaction(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

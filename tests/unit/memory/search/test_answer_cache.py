@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from memory.embedding.providers.stub import StubProvider
 from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import GenerationWriter
-from memory.search import manager as searching
 from memory.search.answers import AnswerCache, CachedAnswer, Question, question_of
 from memory.search.manager import SearchManager
 from memory.search.ranking.ranker import SearchParameters
 from memory.search.resources import SearchResources
+from memory.search.retrieval import retrieve
 from memory.store.options import StoreOptions
 from memory.store.sqlite.vectors import VectorShelf
 from memory.store.sqlite.writer import Store
@@ -28,7 +28,7 @@ from schemas.errors import Transient
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Hybrid, Settings, TemporalDecay
 from tests.storing import document, key
-from tests.written_index import write_index
+from tests.written_index import searching, write_index
 
 PROVIDER = StubProvider()
 WORDS = ["gateway", "basalt", "dentist", "friday", "配置", "网关", "FP-131", "port"]
@@ -171,13 +171,10 @@ def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypa
         raise Transient("connection refused")
 
     monkeypatch.setattr(StubProvider, "embed_query", down)
-    resources = SearchResources(settings, model_wait_seconds=5)
-    manager = SearchManager(settings, settings.agents[0], resources=resources)
-    for _ in range(2):
-        assert manager.search(SearchRequest(query="dentist")).degraded
-    assert (resources.answers.hits, resources.answers.kept_bytes) == (0, 0)
-    manager.close()
-    resources.close()
+    with searching(settings) as manager:
+        for _ in range(2):
+            assert manager.search(SearchRequest(query="dentist")).degraded
+        assert (manager.resources.answers.hits, manager.resources.answers.kept_bytes) == (0, 0)
 
 
 def question_about(query: str = "q") -> Question:
@@ -214,7 +211,6 @@ def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
     settings: Settings, resources: SearchResources, notes: Path, monkeypatch
 ):
     manager = SearchManager(settings, settings.agents[0], resources=resources)
-    retrieve = searching.retrieve
     (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
 
     def slowly(*arguments):
@@ -222,10 +218,10 @@ def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
         write_index(settings).close()
         return retrieval
 
-    monkeypatch.setattr(searching, "retrieve", slowly)
+    monkeypatch.setattr("memory.search.manager.retrieve", slowly)
     assert manager.search(SearchRequest(query="zebra")).results == ()
     assert resources.answers.kept_bytes == 0
-    monkeypatch.setattr(searching, "retrieve", retrieve)
+    monkeypatch.setattr("memory.search.manager.retrieve", retrieve)
     assert [hit.path for hit in manager.search(SearchRequest(query="zebra")).results] == ["memory/zoo.md"]
     assert resources.answers.hits == 0
     manager.close()

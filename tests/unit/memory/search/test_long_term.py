@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from memory.search.manager import SearchManager, get_search_manager
-from memory.search.resources import SearchResources
+from memory.search.manager import SearchManager
 from memory.store.dead_letters import FORGOTTEN
 from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.search import GetAnswer, GetRequest, SearchRequest
 from schemas.settings import Settings
-from tests.written_index import with_agent, write_index
+from tests.written_index import searching, with_agent, write_index
 
 GROUP = "agent:main:telegram:group:42"
 CHANNEL = "agent:main:slack:channel:general"
@@ -38,12 +37,8 @@ def notes(workspace: Path) -> Path:
 def manager(settings: Settings, notes: Path) -> Iterator[SearchManager]:
     settings = with_agent(settings, extra_paths=["."])
     write_index(settings)
-    resources = SearchResources(settings, model_wait_seconds=5)
-    made, _ = get_search_manager(settings, "main", resources=resources)
-    assert isinstance(made, SearchManager)
-    yield made
-    made.close()
-    resources.close()
+    with searching(settings) as made:
+        yield made
 
 
 def get(manager: SearchManager, path: str, session_key: str | None) -> GetAnswer:
@@ -108,20 +103,14 @@ def linked(settings: Settings, notes: Path, tmp_path: Path) -> Settings:
 
 def found(settings: Settings, session_key: str | None, *, provider: str = "stub") -> dict[str, str]:
     """Path -> snippet of all that a session finds, or is told of, for what only long-term memory says and others do."""
-    settings = with_agent(settings, provider=provider)
-    resources = SearchResources(settings, model_wait_seconds=5)
-    manager = SearchManager(settings, settings.agents[0], resources=resources)
-    try:
-        shown = {}
+    shown = {}
+    with searching(with_agent(settings, provider=provider)) as manager:
         for query in (f"vault called {SECRET}", "who has a vault"):
             answer = manager.search(SearchRequest(query=query, max_results=100, min_score=0, session_key=session_key))
             assert answer.error is None
             for hit in answer.results:
                 shown |= dict.fromkeys((hit.path, *(hit.also_in.paths if hit.also_in else ())), hit.snippet)
-        return shown
-    finally:
-        manager.close()
-        resources.close()
+    return shown
 
 
 @pytest.mark.parametrize("provider", ["stub", "none"])
@@ -188,16 +177,11 @@ def test_an_answer_that_was_kept_is_not_given_where_a_note_became_long_term_memo
     for name in ("MEMORY.md", *LINKS):
         (workspace / name).unlink()
     (workspace / "memory" / "diary.md").write_text(f"The vault is called {SECRET}.\n", "utf-8")
-    store = write_index(linked)
-    resources = SearchResources(linked, model_wait_seconds=5)
-    manager = SearchManager(linked, linked.agents[0], resources=resources)
+    write_index(linked).close()
     asked = SearchRequest(query="vault called", session_key=GROUP)
-
-    assert SECRET in manager.search(asked).model_dump_json()
-    assert SECRET in manager.search(asked).model_dump_json()
-    assert resources.answers.hits == 1, "groups' answers are kept, too"
-    os.link(workspace / "memory" / "diary.md", workspace / "MEMORY.md")
-    assert SECRET not in manager.search(asked).model_dump_json()
-    manager.close()
-    resources.close()
-    store.close()
+    with searching(linked) as manager:
+        assert SECRET in manager.search(asked).model_dump_json()
+        assert SECRET in manager.search(asked).model_dump_json()
+        assert manager.resources.answers.hits == 1, "groups' answers are kept, too"
+        os.link(workspace / "memory" / "diary.md", workspace / "MEMORY.md")
+        assert SECRET not in manager.search(asked).model_dump_json()

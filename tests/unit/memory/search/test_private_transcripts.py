@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from memory.documents.note_facts import NoteFacts
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import round_rows
 from memory.search.manager import SearchManager
-from memory.search.resources import SearchResources
 from memory.store.sqlite.writer import Store
 from schemas.context import PromptRequest
 from schemas.documents import DocumentKey
@@ -25,7 +25,7 @@ from schemas.search import GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import Settings
 from tests.storing import document
 from tests.transcript_files import message_line
-from tests.written_index import write_document, write_index
+from tests.written_index import searching, with_agent, write_document, write_index
 
 ARCHIVED = "2026-09-08T10-00-00.000Z"
 
@@ -126,19 +126,14 @@ def opened(talking: Settings, sessions: Path) -> Iterator[Callable[..., SearchMa
     """A function that opens the memory with these settings; `opened.store` writes its index."""
     store = write_index(talking)
     write_transcripts(store, *TRANSCRIPTS)
-    made: list[SearchManager] = []
+    with ExitStack() as stack:
 
-    def open_memory(**settings: Any) -> SearchManager:
-        agent = talking.agents[0].model_copy(update={"sessions": (str(sessions),)})
-        agent = type(agent).model_validate(agent.model_dump() | settings)
-        made.append(SearchManager(talking, agent, resources=SearchResources(talking, model_wait_seconds=5)))
-        return made[-1]
+        def open_memory(**settings: Any) -> SearchManager:
+            changed = with_agent(talking, **{"sessions": [str(sessions)], **settings})
+            return stack.enter_context(searching(changed))
 
-    open_memory.store = store  # type: ignore[attr-defined]
-    yield open_memory
-    for manager in made:
-        manager.close()
-        manager.resources.close()
+        open_memory.store = store  # type: ignore[attr-defined]
+        yield open_memory
     store.close()
 
 

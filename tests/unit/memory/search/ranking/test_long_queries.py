@@ -9,11 +9,10 @@ import pytest
 from memory.redaction import redact
 from memory.search.manager import SearchManager
 from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query
-from memory.search.resources import SearchResources
 from schemas.conditions import ConditionCode
 from schemas.search import SearchRequest
 from schemas.settings import Settings
-from tests.written_index import write_index
+from tests.written_index import searching, write_index
 
 LONG = "the dentist appointment " + "and so on " * 10_000
 
@@ -22,11 +21,8 @@ LONG = "the dentist appointment " + "and so on " * 10_000
 def manager(settings: Settings) -> Iterator[SearchManager]:
     (settings.agents[0].workspace / "memory" / "a.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
     write_index(settings).close()
-    resources = SearchResources(settings, model_wait_seconds=5)
-    made = SearchManager(settings, settings.agents[0], resources=resources)
-    yield made
-    made.close()
-    resources.close()
+    with searching(settings) as made:
+        yield made
 
 
 @pytest.mark.parametrize(
