@@ -17,6 +17,8 @@ from memory.service.run import serve
 from schemas.ports import PendingReader
 from schemas.settings import Settings
 from tests.quiet_health import QuietHealth
+from tests.waiting import wait_until
+from tests.written_index import write_index
 
 
 @contextmanager
@@ -65,3 +67,12 @@ def search(client: httpx.Client, query: str, **more: object) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
     return answer
+
+
+@contextmanager
+def indexed_and_running(settings: Settings) -> Iterator[httpx.Client]:
+    """Index the agent's documents and serve them until the end of the block; queries are embedded from the start."""
+    write_index(settings).close()
+    with running(settings) as client:
+        wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
+        yield client

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import dramatiq
+import httpx
 import pytest
 
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer
+from tests.serving import indexed_and_running
 from tests.written_index import with_agents, write_index
 from workers.queue.broker import DoorbellBroker
 
@@ -21,6 +23,25 @@ def server() -> Iterator[EmbeddingServer]:
     """An endpoint that embeds and counts."""
     with EmbeddingServer() as running:
         yield running
+
+
+FRIDAY = "# Friday\n\nThe dentist appointment moved to nine.\nBring the insurance card. 带上保险卡。\n"
+
+
+@pytest.fixture
+def notes(workspace: Path) -> Path:
+    """A workspace with three notes."""
+    (workspace / "MEMORY.md").write_text("The build server is called Basalt.\n", "utf-8")
+    (workspace / "memory" / "friday.md").write_text(FRIDAY, "utf-8")
+    (workspace / "memory" / "zh.md").write_text("我们决定周五迁移数据库。\n", "utf-8")
+    return workspace
+
+
+@pytest.fixture
+def service(settings: Settings, notes: Path) -> Iterator[httpx.Client]:
+    """A client of a service that has the index of these notes."""
+    with indexed_and_running(settings) as client:
+        yield client
 
 
 @pytest.fixture

@@ -23,10 +23,9 @@ from schemas.settings import Settings
 from tests.chat_server import ChatServer
 from tests.daemon import REPOSITORY, clean_environment
 from tests.documentation import PAGES, blocks, commands
-from tests.serving import running, search
+from tests.serving import indexed_and_running
 from tests.transcript_files import transcript
 from tests.waiting import wait_until
-from tests.written_index import write_index
 
 PYTHON = [block for page in PAGES for block in blocks(page, "python")]
 ADDRESS = "http://127.0.0.1:7373"
@@ -35,9 +34,7 @@ ADDRESS = "http://127.0.0.1:7373"
 @pytest.fixture
 def service(settings: Settings, workspace: Path) -> Iterator[httpx.Client]:
     shutil.copytree(REPOSITORY / "deploy" / "sample-workspace", workspace, dirs_exist_ok=True)
-    write_index(settings)
-    with running(settings) as client:
-        wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
+    with indexed_and_running(settings) as client:
         yield client
 
 

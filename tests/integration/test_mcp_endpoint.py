@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,22 +9,9 @@ import pytest
 
 from schemas.settings import Settings
 from tests.mcp_clients import ERAS, calling, found, over_http, tools, without_sdk
-from tests.serving import running, search
-from tests.waiting import wait_until
-from tests.written_index import write_index
+from tests.serving import running
 
-NOTE = "# Friday\n\nThe dentist appointment moved to nine.\nBring the insurance card.\n"
 GROUP, SESSION_KEY = "agent:main:telegram:group:7", "X-Recalld-Session-Key"
-
-
-@pytest.fixture
-def service(settings: Settings, workspace: Path) -> Iterator[httpx.Client]:
-    (workspace / "MEMORY.md").write_text("The build server is called Basalt.\n", "utf-8")
-    (workspace / "memory" / "friday.md").write_text(NOTE, "utf-8")
-    write_index(settings)
-    with running(settings) as client:
-        wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
-        yield client
 
 
 def door(service: httpx.Client, agent: str | None = None) -> str:
@@ -61,7 +46,7 @@ def test_both_tools_are_listed_and_called(service: httpx.Client, era: str):
     lines = found(
         over_http(door(service, "main"), calling("memory_get", path="memory/friday.md", from_=3, lines=1), era=era)
     )
-    assert (lines["text"], lines["nextFrom"]) == (NOTE.splitlines()[2], 4)
+    assert (lines["text"], lines["nextFrom"]) == ("The dentist appointment moved to nine.", 4)
 
 
 def test_there_is_no_stream_and_no_session(service: httpx.Client):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,61 +20,44 @@ from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import ConditionCode
 from schemas.errors import UserError
 from schemas.settings import Settings
+from tests.integration.conftest import FRIDAY
 from tests.quiet_health import QuietHealth
 from tests.serving import running, search
 from tests.waiting import wait_until
-from tests.written_index import write_document, write_index, writer_of
-
-NOTE = "# Friday\n\nThe dentist appointment moved to nine.\nBring the insurance card.\n"
+from tests.written_index import write_document, writer_of
 
 
-@pytest.fixture
-def notes(workspace: Path) -> Path:
-    (workspace / "MEMORY.md").write_text("The build server is called Basalt.\n", "utf-8")
-    (workspace / "memory" / "friday.md").write_text(NOTE, "utf-8")
-    (workspace / "memory" / "zh.md").write_text("我们决定周五迁移数据库。\n", "utf-8")
-    return workspace
-
-
-@pytest.fixture
-def http(settings: Settings, notes: Path) -> Iterator[httpx.Client]:
-    write_index(settings)
-    with running(settings) as client:
-        wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
-        yield client
-
-
-def test_search_answers_in_the_promised_shape(http: httpx.Client):
-    answer = search(http, "dentist appointment", maxResults=1)
+def test_search_answers_in_the_promised_shape(service: httpx.Client):
+    answer = search(service, "dentist appointment", maxResults=1)
 
     [hit] = answer["results"]
     assert hit["path"] == "memory/friday.md"
     assert (hit["startLine"], hit["endLine"]) == (1, 4)
-    assert hit["snippet"] == NOTE.rstrip("\n")
+    assert hit["snippet"] == FRIDAY.rstrip("\n")
     assert {"score", "vectorScore", "textScore", "source", "citation"} <= hit.keys()
     assert {"provider", "model", "mode", "fallback", "citations", "pending", "tookMs"} <= answer.keys()
     assert (answer["fallback"], answer["citations"], answer["mode"]) == (False, True, "hybrid")
     assert "error" not in answer
-    assert search(http, "数据库")["results"][0]["path"] == "memory/zh.md"
-    assert search(http, "   ")["results"] == []
+    assert search(service, "数据库")["results"][0]["path"] == "memory/zh.md"
+    assert search(service, "   ")["results"] == []
 
 
-def test_get_reads_lines_and_pages_on(http: httpx.Client):
-    whole = http.post("/v1/get", json={"path": "memory/friday.md"}).json()
+def test_get_reads_lines_and_pages_on(service: httpx.Client):
+    whole = service.post("/v1/get", json={"path": "memory/friday.md"}).json()
     assert whole == {
         "path": "memory/friday.md",
         "status": "ok",
-        "text": NOTE.rstrip("\n"),
+        "text": FRIDAY.rstrip("\n"),
         "from": 1,
         "lines": 4,
         "totalLines": 4,
         "truncated": False,
     }
-    part = http.post("/v1/get", json={"path": "memory/friday.md", "startLine": 2, "lines": 2}).json()
+    part = service.post("/v1/get", json={"path": "memory/friday.md", "startLine": 2, "lines": 2}).json()
     assert (part["from"], part["lines"], part["truncated"], part["nextFrom"]) == (2, 2, True, 4)
 
 
-def test_paths_from_outside_open_nothing_else(http: httpx.Client, notes: Path, tmp_path: Path):
+def test_paths_from_outside_open_nothing_else(service: httpx.Client, notes: Path, tmp_path: Path):
     (tmp_path / "secret.md").write_text("the secret", "utf-8")
     (notes / "memory" / "link.md").symlink_to(tmp_path / "secret.md")
     os.mkfifo(notes / "memory" / "pipe.md")
@@ -95,7 +77,7 @@ def test_paths_from_outside_open_nothing_else(http: httpx.Client, notes: Path, t
         "sessions/none.jsonl",
     ]
     for path in attacks:
-        answer = http.post("/v1/get", json={"path": path}).json()
+        answer = service.post("/v1/get", json={"path": path}).json()
         assert (answer["path"], answer["status"], answer["text"]) == (path, "not_found", ""), path
         assert answer["error"], path
         assert not answer.keys() & {"disabled", "unavailable", "refused"}, path
@@ -104,69 +86,69 @@ def test_paths_from_outside_open_nothing_else(http: httpx.Client, notes: Path, t
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:7373", "127.0.0.1.evil.example", "10.0.0.5", "user@localhost"]
 )
-def test_a_rebound_name_is_refused_at_every_door(http: httpx.Client, host: str):
+def test_a_rebound_name_is_refused_at_every_door(service: httpx.Client, host: str):
     for path in ("/", "/healthz", "/v1/status", "/openapi.json", "/metrics"):
-        assert http.get(path, headers={"host": host}).status_code == 403, path
-    assert http.post("/v1/search", json={"query": "dentist"}, headers={"host": host}).status_code == 403
+        assert service.get(path, headers={"host": host}).status_code == 403, path
+    assert service.post("/v1/search", json={"query": "dentist"}, headers={"host": host}).status_code == 403
 
 
-def test_other_origins_are_refused_and_this_one_is_served(http: httpx.Client):
+def test_other_origins_are_refused_and_this_one_is_served(service: httpx.Client):
     for origin in ("https://evil.example", "null", "http://localhost:1", "http://127.0.0.1", "file://", ""):
-        answer = http.post("/v1/search", json={"query": "dentist"}, headers={"origin": origin})
+        answer = service.post("/v1/search", json={"query": "dentist"}, headers={"origin": origin})
         assert answer.status_code == 403, origin
         assert "access-control-allow-origin" not in answer.headers
-    own = f"http://127.0.0.1:{http.base_url.port}"
-    assert http.post("/v1/search", json={"query": "dentist"}, headers={"origin": own}).status_code == 200
-    named = {"host": f"localhost:{http.base_url.port}", "origin": f"http://localhost:{http.base_url.port}"}
-    assert http.post("/v1/search", json={"query": "dentist"}, headers=named).status_code == 200
+    own = f"http://127.0.0.1:{service.base_url.port}"
+    assert service.post("/v1/search", json={"query": "dentist"}, headers={"origin": own}).status_code == 200
+    named = {"host": f"localhost:{service.base_url.port}", "origin": f"http://localhost:{service.base_url.port}"}
+    assert service.post("/v1/search", json={"query": "dentist"}, headers=named).status_code == 200
     cross = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
-    assert http.get("/v1/status", headers=cross).status_code == 403
+    assert service.get("/v1/status", headers=cross).status_code == 403
 
 
-def test_a_link_on_another_site_leads_to_the_page_and_nowhere_else(http: httpx.Client):
+def test_a_link_on_another_site_leads_to_the_page_and_nowhere_else(service: httpx.Client):
     followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     for path in ("/", "/docs"):
-        assert http.get(path, headers=followed).status_code == 200
-        assert http.post(path, headers=followed).status_code == 403
+        assert service.get(path, headers=followed).status_code == 200
+        assert service.post(path, headers=followed).status_code == 403
     for path in ("/v1/status", "/v1/queue", "/v1/timeline?year=2026", "/metrics", "/readyz", "/openapi.json", "/none"):
-        assert http.get(path, headers=followed).status_code == 403, path
-        assert http.get(path, headers={**followed, "sec-fetch-site": "none"}).status_code in {200, 404}, path
+        assert service.get(path, headers=followed).status_code == 403, path
+        assert service.get(path, headers={**followed, "sec-fetch-site": "none"}).status_code in {200, 404}, path
 
 
-def test_no_cache_keeps_an_answer_and_no_browser_guesses_its_type(http: httpx.Client):
+def test_no_cache_keeps_an_answer_and_no_browser_guesses_its_type(service: httpx.Client):
     answers = [
-        http.post("/v1/search", json={"query": "dentist"}),
-        http.post("/v1/search", json={"query": 7}),
-        http.get("/v1/status"),
-        http.get("/healthz"),
-        http.get("/metrics"),
-        http.get("/none"),
-        http.get("/page/none.js"),
-        http.get("/v1/status", headers={"host": "evil.example"}),
-        http.get("/v1/status", headers={f"x-{number}": "y" for number in range(200)}),
-        http.post("/mcp", json={}),
+        service.post("/v1/search", json={"query": "dentist"}),
+        service.post("/v1/search", json={"query": 7}),
+        service.get("/v1/status"),
+        service.get("/healthz"),
+        service.get("/metrics"),
+        service.get("/none"),
+        service.get("/page/none.js"),
+        service.get("/v1/status", headers={"host": "evil.example"}),
+        service.get("/v1/status", headers={f"x-{number}": "y" for number in range(200)}),
+        service.post("/mcp", json={}),
     ]
     assert {answer.status_code for answer in answers} >= {200, 403, 404, 422, 431}
     for answer in answers:
         assert answer.headers.get_list("cache-control") == ["no-store"], answer.url
         assert answer.headers.get_list("x-content-type-options") == ["nosniff"], answer.url
-    page = http.get("/").headers
+    page = service.get("/").headers
     assert page.get_list("cache-control") == ["no-cache"], "asked each time whether it is still right"
     assert page.get_list("x-content-type-options") == ["nosniff"]
 
 
-def test_status_health_and_metrics(http: httpx.Client):
-    status = http.get("/v1/status", params={"deep": "1"}).json()
+def test_status_health_and_metrics(service: httpx.Client):
+    status = service.get("/v1/status", params={"deep": "1"}).json()
     assert status["ok"] is True
     [agent] = status["agents"]
     assert (agent["agent"], agent["disk"]["files"], agent["index"]["files"]) == ("main", 3, 3)
     assert agent["integrity"] == []
-    assert http.get("/v1/status", params={"agent": "other"}).status_code == 404
-    assert http.get("/healthz").json() == {"status": "ok"}
-    assert http.get("/readyz").json() == {"status": "ready"}
+    assert service.get("/v1/status", params={"agent": "other"}).status_code == 404
+    assert service.get("/healthz").json() == {"status": "ok"}
+    assert service.get("/readyz").json() == {"status": "ready"}
 
-    search(http, "dentist")
-    text = http.get("/metrics").text
+    search(service, "dentist")
+    text = service.get("/metrics").text
     for sample in (
         'recalld_build_info{version="',
         'recalld_searches_total{outcome="found"}',
@@ -240,13 +222,13 @@ def test_a_port_in_use_is_one_sentence(settings: Settings):
             serve(settings.model_copy(update={"service": service}), QuietHealth())
 
 
-def test_generations_flip_under_load_without_a_failed_search(settings: Settings, notes: Path, http: httpx.Client):
+def test_generations_flip_under_load_without_a_failed_search(settings: Settings, notes: Path, service: httpx.Client):
     writer = writer_of(settings)
     stop = threading.Event()
     answers: list[dict] = []
 
     def ask() -> None:
-        with httpx.Client(base_url=http.base_url, timeout=60) as client:
+        with httpx.Client(base_url=service.base_url, timeout=60) as client:
             while not stop.is_set():
                 answers.append(search(client, "dentist appointment"))
 
@@ -276,7 +258,7 @@ def test_generations_flip_under_load_without_a_failed_search(settings: Settings,
 
 
 def test_however_many_ask_for_a_deep_status_one_is_made_at_a_time_and_searches_go_on(
-    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    service: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ):
     running_now, most, go_on = [0], [0], threading.Event()
 
@@ -290,24 +272,25 @@ def test_however_many_ask_for_a_deep_status_one_is_made_at_a_time_and_searches_g
     monkeypatch.setattr(StoreReader, "check", slow)
     with ThreadPoolExecutor(60) as askers:
         asked = [
-            askers.submit(httpx.get, f"{http.base_url}/v1/status", params={"deep": True}, timeout=60) for _ in range(60)
+            askers.submit(httpx.get, f"{service.base_url}/v1/status", params={"deep": True}, timeout=60)
+            for _ in range(60)
         ]
         wait_until(lambda: running_now[0])
         for _ in range(5):
-            assert search(http, "dentist appointment")["results"]
-        assert http.get("/v1/status").json()["agents"][0].get("integrity") is None
+            assert search(service, "dentist appointment")["results"]
+        assert service.get("/v1/status").json()["agents"][0].get("integrity") is None
         go_on.set()
         assert all(one.result().json()["agents"][0]["integrity"] == [] for one in asked)
     assert most == [1]
 
 
 def test_an_index_too_large_to_be_checked_in_time_is_said_and_is_no_damage(
-    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    service: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ):
     def unfinished(_reader: StoreReader) -> list[str]:
         raise CheckUnfinished("the index was not looked at whole: that takes longer than 120 s")
 
     monkeypatch.setattr(StoreReader, "check", unfinished)
-    status = http.get("/v1/status", params={"deep": True}).json()["agents"][0]
+    status = service.get("/v1/status", params={"deep": True}).json()["agents"][0]
     assert (status["ok"], status.get("integrity")) == (True, None)
     assert "120 s" in status["notes"][-1]

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from recalld.client import AsyncClient, Client
 from schemas.settings import Settings
 from tests.mcp_clients import calling, over_http, refusal
-from tests.serving import running, search
-from tests.waiting import wait_until
-from tests.written_index import write_index
 
 GROUP = "agent:main:telegram:group:7"
-
-
-@pytest.fixture
-def service(settings: Settings, workspace: Path) -> Iterator[httpx.Client]:
-    (workspace / "MEMORY.md").write_text("The build server is called Basalt.\n", "utf-8")
-    (workspace / "memory" / "friday.md").write_text(
-        "# Friday\n\nThe dentist appointment moved to nine.\nBring the insurance card. 带上保险卡。\n", "utf-8"
-    )
-    write_index(settings)
-    with running(settings) as client:
-        wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
-        yield client
 
 
 def call(service: httpx.Client, name: str, arguments: Any, **more: Any) -> dict[str, Any]:
@@ -70,7 +52,7 @@ def test_both_clients_ask_the_real_service(service: httpx.Client, settings: Sett
         assert ("dentist" in lines["text"], lines["lines"], lines["nextFrom"]) == (True, 1, 4)
         assert client.get("MEMORY.md")["text"] == ""
         assert client.status()["agents"][0]["index"]["sourceCounts"] == [
-            {"source": "memory", "files": 2, "chunks": 2},
+            {"source": "memory", "files": 3, "chunks": 3},
             {"source": "sessions", "files": 0, "chunks": 0},
         ]
         assert client.search("dentist appointment", corpus="wiki")["corpora"][0]["outcome"] == "not-registered"

@@ -260,13 +260,19 @@ def test_a_search_fails_with_a_reason_when(backend: Make, qmd: StandIn, does: st
         asyncio.run(ours.searched(SearchRequest(query="gateway")))
 
 
-def test_a_passage_that_speaks_of_no_results_is_a_hit() -> None:
-    assert [hit.snippet for hit in read_hits(json.dumps([{**HIT, "snippet": "No results."}]))] == ["No results."]
+#: What is printed before the hits may have brackets, too.
+NOISE = ["", "[info] loaded\n", "[1/3] looking\n", "[\x1b[0m 50%] ", '["a", ', "[[x]] "]
 
 
-@pytest.mark.parametrize("printed", ["", "No results found.", "[]", "note\n[]\n"])
-def test_nothing_found_is_no_failure(printed: str) -> None:
-    assert read_hits(printed) == []
+@pytest.mark.parametrize(
+    ("printed", "snippets"),
+    [
+        *((nothing, []) for nothing in ("", "No results found.", "[]", "note\n[]\n")),
+        *((f"{noise}{json.dumps([{**HIT, 'snippet': '[No results.'}])}", ["[No results."]) for noise in NOISE),
+    ],
+)
+def test_hits_are_read_below_noise_and_nothing_found_is_no_failure(printed: str, snippets: list[str]) -> None:
+    assert [hit.snippet for hit in read_hits(printed)] == snippets
 
 
 def test_a_command_that_is_not_installed_is_told(backend: Make) -> None:
@@ -388,12 +394,10 @@ def test_an_index_that_changed_is_cleaned_up_after_the_update(backend: Make, qmd
     wait_until(lambda: index.read_text() == "")
 
 
-@pytest.mark.parametrize(
-    ("printed", "files"),
-    [("QMD Status\n\nDocuments\n  Total:    12 files indexed\n  Vectors:  7 embedded\n", 12), ("", None)],
-)
-def test_files_are_counted_from_what_the_command_prints(printed: str, files: int | None) -> None:
-    assert files_of(printed) == files
+def test_files_are_counted_from_what_the_command_prints_in_time_linear_in_its_size() -> None:
+    assert files_of("QMD Status\n\nDocuments\n  Total:    12 files indexed\n  Vectors:  7 embedded\n") == 12
+    assert files_of("") is None
+    assert not is_superlinear(files_of, lambda size: "\n" * size, 40_000)
 
 
 def test_a_command_that_is_ended_leaves_no_process(tmp_path: Path, qmd: StandIn) -> None:
@@ -422,12 +426,3 @@ def test_brackets_cost_little_more_than_an_answer_of_their_size() -> None:
     usual = min(seconds(read, answer) for _ in range(3))
     for text in ("[", '[{"a":', '["[', "[1, ", "[\n"):
         assert min(seconds(read, text * (MAX_OUTPUT // len(text))) for _ in range(3)) < 20 * usual, text
-
-
-@pytest.mark.parametrize("noise", ["[info] loaded\n", "[1/3] looking\n", "[\x1b[0m 50%] ", '["a", ', "[[x]] "])
-def test_hits_are_read_below_noise_with_brackets(noise: str) -> None:
-    assert [hit.file for hit in read_hits(noise + json.dumps([{**HIT, "snippet": "[x"}]))] == [HIT["file"]]
-
-
-def test_blank_lines_of_a_status_take_time_linear_in_their_number() -> None:
-    assert not is_superlinear(files_of, lambda size: "\n" * size, 40_000)
