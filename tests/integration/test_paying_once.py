@@ -26,12 +26,7 @@ from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers.claims import (
-    BrokerClaims,
-    BrokerCoordination,
-    Presence,
-    coordinating,
-)
+from workers.claims import BrokerClaims, BrokerCoordination, Presence, coordinating
 from workers.queue.connection import BrokerClient, connect
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer

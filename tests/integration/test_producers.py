@@ -23,13 +23,7 @@ from schemas.errors import RecalldError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Context, Settings, Sync, SyncSessions
 from tests.openclaw_database import OpenClawDatabase
-from tests.recording import (
-    RecordingConditions,
-    RecordingInbox,
-    RecordingQueue,
-    RememberedFiles,
-    as_reader,
-)
+from tests.recording import RecordingConditions, RecordingInbox, RecordingQueue, RememberedFiles, as_reader
 from tests.waiting import wait_until
 
 

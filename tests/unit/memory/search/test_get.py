@@ -12,14 +12,7 @@ from memory.search.get import MAX_CHARACTERS, indexed_page, lines_of, message_te
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer
 from tests.storing import TemporaryStore, chunk, piece, position
-from tests.transcript_files import (
-    FORMATS,
-    UNSAID,
-    conversation,
-    damaged,
-    message_line,
-    transcript,
-)
+from tests.transcript_files import FORMATS, UNSAID, conversation, damaged, message_line, transcript
 from tests.transcript_folds import raw_lines
 
 DOCUMENTS = st.lists(st.text(st.characters(exclude_characters="\r\n"), max_size=20), max_size=40)
