@@ -150,15 +150,15 @@ def _crashed(error: Exception, invocation: Invocation) -> str:
     """Keep the traceback, readable by its owner only: locals are not in it, but paths and settings may be."""
     import traceback
 
+    from memory.http.whole_files import write_whole
     from memory.redaction import redact
-    from recalld.settings.replacement import write_file
 
     first = redact(next(iter(str(error).splitlines()), ""))
     kind = f"unexpected {type(error).__name__}" + (f": {first}" if first else "")
     text = redact("".join(traceback.format_exception(error)))
     file = Path(invocation.home_path) / "run" / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     try:
-        write_file(file, text.encode("utf-8", "backslashreplace"))
+        write_whole(file, text.encode("utf-8", "backslashreplace"))
     except OSError as reason:
         return f"{kind}; the traceback could not be kept in {file} ({reason.strerror}):\n{text.rstrip()}"
     return f"{kind}; this is a defect, the traceback is in {file}"

@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from memory.backends.backend import BackendFailed
+from memory.http.whole_files import write_whole
 from memory.redaction import redact
 
 #: Characters of output that are read; a command that prints more is ended.
@@ -85,10 +86,7 @@ class QmdCommand:
 
     def configure(self, content: str) -> None:
         """Write the configuration."""
-        self._configuration.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = self._configuration.with_suffix(".new")
-        new.write_text(content, "utf-8")
-        new.replace(self._configuration)
+        write_whole(self._configuration, content.encode(), synced=False)
 
     def stop(self) -> None:
         """Kill the running commands, and let no further one run."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from memory.http.whole_files import write_whole
 from schemas.errors import UserError
 
 
@@ -107,9 +107,4 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _write(path: Path, folders: list[ImportedFolder]) -> None:
     body = [{"folder": entry.folder, "format": entry.format, "files": entry.files} for entry in folders]
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with new.open("w", encoding="utf-8") as out:
-        out.write(json.dumps({"folders": body}, indent=1) + "\n")
-        out.flush()
-        os.fsync(out.fileno())
-    new.replace(path)
+    write_whole(path, json.dumps({"folders": body}, indent=1).encode() + b"\n")

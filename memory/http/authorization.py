@@ -6,7 +6,6 @@ Each agent has one token. It opens that agent's memory and no other.
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from memory.http.origin_guard import is_loopback
 from memory.http.private_folders import check_private
+from memory.http.whole_files import create_whole, write_whole
 from schemas.errors import UserError
 from schemas.settings import Settings
 from schemas.validation_messages import shown_name
@@ -175,16 +175,7 @@ def _ensure(path: Path) -> str:
     if (expected := _read(path)) is not None:
         return expected
     token = secrets.token_urlsafe(_TOKEN_BYTES)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    draft.touch(mode=0o600, exist_ok=False)
-    try:
-        draft.write_text(f"{token}\n", "ascii")
-        if _read(path) is None:
-            path.unlink(missing_ok=True)
-        os.link(draft, path)
-    except FileExistsError:
-        return _read(path) or token
-    finally:
-        draft.unlink(missing_ok=True)
-    return token
+    content = f"{token}\n".encode()
+    if not create_whole(path, content) and _read(path) is None:
+        write_whole(path, content)  # a file without a token is not being written: it is damaged
+    return _read(path) or token

@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from memory.http.whole_files import move_folder_aside, sync_folder, write_whole
 from memory.index.fingerprint import Fingerprint, embedding_of, name_in
 from memory.index.generations import CURRENT, NEXT, Generations
 from memory.store.durable_sqlite import locked, parts, set_aside
@@ -328,22 +329,12 @@ class GenerationWriter(Generations):
     def _point(self, pointer: str, name: str | None) -> None:
         """Replace or remove a pointer, atomically and durably."""
         path = self.folder / pointer
-        if path.is_dir():
-            path.rename(path.with_name(f"{pointer}.damaged-{time.time_ns()}"))
+        move_folder_aside(path)
         if name is None:
             path.unlink(missing_ok=True)
+            sync_folder(self.folder)
         else:
-            draft = path.with_name(f"{pointer}.tmp")
-            with draft.open("w", encoding="utf-8") as file:
-                file.write(f"{name}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            write_whole(path, f"{name}\n".encode())
 
     def _existing(self, pointer: str) -> str | None:
         """Return the name in a pointer if that generation exists."""

@@ -10,12 +10,12 @@ import contextlib
 import hashlib
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memory.http.private_folders import temporary_folder
+from memory.http.whole_files import move_folder_aside, write_whole
 
 if TYPE_CHECKING:
     from schemas.status import WatchingState
@@ -147,19 +147,8 @@ def write_derived(path: Path, value: object) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(value, file)
-        if path.is_dir() and not path.is_symlink():
-            path.rename(path.with_name(f"{path.name}.damaged-{time.time_ns()}"))
-        draft.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
+    move_folder_aside(path)
+    write_whole(path, json.dumps(value).encode(), synced=False)
 
 
 def keep_derived(path: Path, value: object) -> None:

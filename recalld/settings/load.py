@@ -233,7 +233,7 @@ def remember_workspace(home: Path, agent: str, workspace: Path) -> None:
     Raises:
         UserError: the home folder cannot be written.
     """
-    from recalld.settings.replacement import write_file
+    from memory.http.whole_files import write_whole
 
     try:
         workspaces = remembered_workspaces(home)
@@ -243,6 +243,6 @@ def remember_workspace(home: Path, agent: str, workspace: Path) -> None:
         return
     agents = {name: str(path) for name, path in sorted({**workspaces, agent: workspace}.items())}
     try:
-        write_file(home / _WORKSPACES_FILE, json.dumps({"agents": agents}, indent=2).encode() + b"\n")
+        write_whole(home / _WORKSPACES_FILE, json.dumps({"agents": agents}, indent=2).encode() + b"\n")
     except OSError as error:
         raise UserError(f"{home} cannot be written ({error.strerror}); choose another folder with --home") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 import secrets
 import ssl
@@ -20,6 +19,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
+from memory.http.whole_files import create_whole
 from memory.status.run_files import socket_path
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
@@ -137,16 +137,7 @@ def made_once(path: Path) -> str:
         if _WORD.fullmatch(word):
             return word
         path.rename(path.with_name(f"damaged-{path.name}-{time.time_ns()}"))
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    fresh.write_text(secrets.token_hex(8), encoding="ascii")
-    try:
-        # The link fails if another process was first: its word counts.
-        path.hardlink_to(fresh)
-    except FileExistsError:
-        pass
-    finally:
-        fresh.unlink()
+    create_whole(path, secrets.token_hex(8).encode())  # if another process was first, its word counts
     return path.read_text(encoding="ascii").strip()
 
 

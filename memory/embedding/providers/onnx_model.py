@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import secrets
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from memory.embedding.providers.local import MOST_TOKENS, THREADS, LocalProvider
 from memory.embedding.providers.provider import Matrix, ProviderLimits, ProviderUnavailable
 from memory.http.private_folders import open_to_others
+from memory.http.whole_files import write_whole
 from schemas.errors import Permanent
 from schemas.lazy_module import LazyModule
 
@@ -231,10 +231,7 @@ def _digest(file: Path, stamp: str, cache: Path | None) -> str:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if note is not None:
         with suppress(OSError):  # where it cannot be written, the file is read again
-            note.parent.mkdir(parents=True, exist_ok=True)
-            draft = note.with_name(f"{stamp}.{secrets.token_hex(4)}.tmp")
-            draft.write_text(digest, "ascii")
-            draft.replace(note)
+            write_whole(note, digest.encode())
     return digest
 
 
