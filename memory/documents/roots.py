@@ -87,7 +87,7 @@ def is_transcript_name(name: str) -> bool:
 
 
 def is_unread_session(path: str) -> bool:
-    """Return True for a session of Gemini CLI before 0.40: one JSON document, unless it was written anew as lines."""
+    """Return True for a session of Gemini CLI before 0.39: one JSON document, unless it was written anew as lines."""
     return _JSON_SESSION.fullmatch(path.rpartition("/")[2]) is not None and not os.path.exists(f"{path}l")  # noqa: PTH110 - a plain string
 
 

@@ -1,4 +1,4 @@
-"""Gemini CLI's transcripts since 0.40: `~/.gemini/tmp/<project>/chats/session-<time>-<id>.jsonl`, subagents one deeper.
+"""Gemini CLI's transcripts since 0.39: `~/.gemini/tmp/<project>/chats/session-<time>-<id>.jsonl`, subagents one deeper.
 
     {"sessionId": ..., "projectHash": ..., "startTime": ..., "kind": "main | subagent"}
     {"id": ..., "timestamp": ..., "type": "user", "content": [{"text": ...}], "displayContent": ...}
@@ -8,7 +8,7 @@
 
 A message that gets tool calls is written again under its id. `$set` repeats messages for the model; `displayContent`
 is the text that the person typed, where the program added files to it. Rewound messages were said, and are read.
-Versions before 0.40 wrote one JSON document a session, which is no transcript of lines.
+Versions before 0.39 wrote one JSON document a session, which is no transcript of lines.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _gemini_cli(folders: ProgramFolders, _: Path, problems: list[str]) -> Iterat
     documents = [file for file in folders.gemini_cli.glob("tmp/*/chats/*.json") if is_unread_session(str(file))]
     if documents:
         problems.append(
-            f"Gemini CLI: {counted(len(documents), 'session')} of versions before 0.40 (session-*.json) found and not "
+            f"Gemini CLI: {counted(len(documents), 'session')} of versions before 0.39 (session-*.json) found and not "
             "read; resuming one there writes it anew as session-*.jsonl, which is read"
         )
     for chats in sorted(filter(Path.is_dir, folders.gemini_cli.glob("tmp/*/chats"))):
