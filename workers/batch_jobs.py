@@ -1,7 +1,7 @@
 """Backfills through a provider's Batch API: texts are noted for jobs, jobs are polled, their vectors are stored.
 
-The job that embeds an agent's texts notes batch jobs in the ledger (`turn`), and one polling job takes each of them
-from step to step (`poll`). The ledger holds every job at the provider, so that any process goes on with it.
+The job that embeds an agent's texts notes batch jobs in the ledger, and one polling job (`poll_batches`) takes each
+of them from step to step. The ledger holds every job at the provider, so that any process goes on with it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 A comment on a heading is about its section, a comment on a line about the line, and one alone on a line about the
 paragraph below it. Lines inherit projects. A comment that begins with "project" and cannot be read hides its lines.
 
-Pure, and linear in the text.
+Pure, and linear in the text. `memory.context.injection` finds the lines whose triggers a prompt meets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Choice of the provider by the settings. Cheap: nothing is imported, loaded or connected to.
 
-Services are rows of `memory.embedding.providers.presets`; `_make` turns a row and the settings into a provider.
+Services are rows of `memory.embedding.providers.presets`; `_make` turns a row and the settings into a provider. The
+provider of an index, and the takeover by the fallback, are in `memory.index.provider`.
 """
 
 from __future__ import annotations

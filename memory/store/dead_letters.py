@@ -1,7 +1,7 @@
 """Dead letters of documents with refused chunks.
 
-Those of unreadable documents are `memory.store.writer.DocumentFailure`. `memory.documents.comparison` knows the
-dropped documents, and `recalld.commands.dead` lists, retries and drops.
+Those of unreadable documents are `memory.store.writer.DocumentFailure`. `memory.store.sqlite.transaction` writes the
+rows, `memory.documents.comparison` knows the dropped documents, and `recalld.commands.dead` lists, retries and drops.
 """
 
 from __future__ import annotations
