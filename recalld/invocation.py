@@ -179,6 +179,9 @@ workspace_option = click.option(
     callback=_remember_option,
 )
 
+#: Exit codes of commands, beside those of errors (`recalld.cli.EXIT_CODES`).
+NOTHING_FOUND, NOT_OK = 3, 4
+
 #: For a command that prints an answer.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 

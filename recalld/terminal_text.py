@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -60,9 +60,10 @@ def printable_json(value: Any, *, indent: int | None = None) -> str:
     return _IN_TEXT.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def print_json(answer: Mapping[str, Any]) -> None:
-    """Print an answer as one JSON object, readable by people and machines."""
-    click.echo(printable_json(answer, indent=2))
+def print_answer(answer: Mapping[str, Any], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print an answer as one JSON object, else as lines for people, which are not made otherwise."""
+    for line in [printable_json(answer, indent=2)] if as_json else lines:
+        click.echo(line)
 
 
 def remark(text: str) -> None:

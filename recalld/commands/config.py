@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
 from recalld.invocation import Invocation, json_option, pass_invocation
 from recalld.settings.keys import URL_KEYS, SettingKey, agent_keys, top_level_keys
-from recalld.terminal_text import print_json, remark
+from recalld.settings.load import LoadedSettings
+from recalld.terminal_text import print_answer, remark
 from schemas.settings import Settings
 
 
@@ -30,18 +31,20 @@ def show(invocation: Invocation, *, as_json: bool) -> None:
         if problem is not None:
             remark(f"{problem}; QMD is not used until that is mended")
     values = effective(loaded.settings)
-    if as_json:
-        settings = {key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()}
-        print_json({"config": str(loaded.config) if loaded.config else None, "settings": settings})
-        return
-    click.secho(f"# settings file: {loaded.config or 'none'}", dim=True)
+    settings = {key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()}
+    answer = {"config": str(loaded.config) if loaded.config else None, "settings": settings}
+    print_answer(answer, _lines(loaded, values), as_json=as_json)
+
+
+def _lines(loaded: LoadedSettings, values: Mapping[str, Any]) -> Iterator[str]:
+    yield click.style(f"# settings file: {loaded.config or 'none'}", dim=True)
     lines = {key: f"{key} = {setting_text(value)}" for key, value in values.items()}
     width = max(len(line) for key, line in lines.items() if len(line) - len(key) < 43)
     for key, line in lines.items():
         if loaded.origins[key] == "default":
-            click.secho(line, dim=True)
+            yield click.style(line, dim=True)
         else:
-            click.echo(f"{line:<{width}}{click.style(f'  # {loaded.origins[key]}', fg='cyan')}")
+            yield f"{line:<{width}}{click.style(f'  # {loaded.origins[key]}', fg='cyan')}"
 
 
 MASK = "***"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -10,7 +10,7 @@ import click
 from recalld.invocation import Invocation, json_option, pass_invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
-from recalld.terminal_text import print_json, printable_name, remark
+from recalld.terminal_text import print_answer, printable_name, remark
 
 #: Indexed documents that the short list shows.
 _MOST_LISTED = 10
@@ -39,10 +39,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 def list_(invocation: Invocation, *, as_json: bool, **options: Any) -> None:
     """List files and tools with their share of the prompt, and the largest indexed documents."""
     answer = answers.context(invocation, **options)
-    if as_json:
-        print_json(answer)
-    else:
-        _show(answer, most=_MOST_LISTED)
+    print_answer(answer, _lines(answer, most=_MOST_LISTED), as_json=as_json)
 
 
 @context.command("detail")
@@ -51,36 +48,34 @@ def list_(invocation: Invocation, *, as_json: bool, **options: Any) -> None:
 def detail(invocation: Invocation, *, as_json: bool, **options: Any) -> None:
     """Print the text of each file as a prompt gets it, and list all indexed documents."""
     answer = answers.context(invocation, texts=True, **options)
-    if as_json:
-        print_json(answer)
-        return
-    _show(answer, most=None)
-    for file in answer["files"]:
-        if file.get("text"):
-            click.secho(f"\n# {file['path']}", bold=True)
-            click.echo(file["text"])
+    print_answer(answer, _lines(answer, most=None), as_json=as_json)
 
 
-def _show(answer: Answer, *, most: int | None) -> None:
+def _lines(answer: Answer, *, most: int | None) -> Iterator[str]:
+    """Yield the lines of a report, with the texts of files if it has them. An error is a remark."""
     missing = [file["path"] for file in answer["files"] if file.get("problem") == "missing"]
     largest = sorted(answer["indexed"], key=lambda document: -document["tokens"])
-    _table("Files of the workspace", [file for file in answer["files"] if file["path"] not in missing])
-    _table("Standing instructions", answer["standing"])
-    _table("Tools", answer["tools"])
-    _table("Indexed documents", largest[:most])
+    yield from _table("Files of the workspace", [file for file in answer["files"] if file["path"] not in missing])
+    yield from _table("Standing instructions", answer["standing"])
+    yield from _table("Tools", answer["tools"])
+    yield from _table("Indexed documents", largest[:most])
     if most is not None and len(largest) > most:
-        click.echo(f"  ... and {len(largest) - most:,} more: `recalld context detail`")
+        yield f"  ... and {len(largest) - most:,} more: `recalld context detail`"
     if missing:
-        click.secho(f"Not there: {', '.join(missing)}", dim=True)
+        yield click.style(f"Not there: {', '.join(missing)}", dim=True)
     if answer.get("error"):
         remark(answer["error"])
+    for file in answer["files"]:
+        if file.get("text"):
+            yield click.style(f"\n# {file['path']}", bold=True)
+            yield file["text"]
 
 
-def _table(title: str, rows: list[Mapping[str, Any]]) -> None:
-    """Print a line for each row: name, characters, tokens, and a note about a file or a document."""
+def _table(title: str, rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each row: name, characters, tokens, and a note about a file or a document."""
     if not rows:
         return
-    click.secho(f"{title}: {sum(row['tokens'] for row in rows):,} tokens", bold=True)
+    yield click.style(f"{title}: {sum(row['tokens'] for row in rows):,} tokens", bold=True)
     names = [printable_name(row.get("path") or row.get("source") or row["name"]) for row in rows]
     for name, row in zip(names, rows, strict=True):
         size, unit = row.get("shown", row.get("characters")), "characters"
@@ -90,4 +85,4 @@ def _table(title: str, rows: list[Mapping[str, Any]]) -> None:
         elif "chunks" in row:
             size, unit, note = row["bytes"], "bytes", f"{row['chunks']:,} chunk{'s' if row['chunks'] != 1 else ''}"
         line = f"  {name:<{max(map(len, names))}}  {size:>9,} {unit:<10} {row['tokens']:>8,} tokens  {note}"
-        click.echo(line.rstrip())
+        yield line.rstrip()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import click
@@ -26,8 +27,8 @@ from memory.store.sqlite.writer import Store
 from memory.transcripts.folding import readable
 from producers.spool import write_event
 from recalld import logs
-from recalld.invocation import Invocation, json_option, pass_invocation, to_type
-from recalld.terminal_text import fields, print_json, printable_name, typed_name
+from recalld.invocation import NOTHING_FOUND, Invocation, json_option, pass_invocation, to_type
+from recalld.terminal_text import fields, print_answer, printable_name, typed_name
 from recalld.up.lock import daemon_pid
 from recalld.wiring import BrokerSide, closed, open_broker
 from schemas.documents import DocumentKey, Lane
@@ -53,14 +54,9 @@ def dead() -> None:
 def list_letters(invocation: Invocation, *, as_json: bool) -> None:
     """List the documents that failed, with the reason. Exit code 0 also when there is none."""
     failed = _failed_documents(invocation.settings, invocation.agents())
-    if as_json:
-        print_json({"deadLetters": [_body(failure) for failure in failed]})
-        return
-    if not failed:
-        click.echo("nothing failed")
-    for failure in failed:
-        reason = printable_name(failure.letter.reason) if failure.letter else ""
-        click.echo(f"{_title(failure)}{_history(failure)}\n    {reason}")
+    lines = (f"{_title(failure)}{_history(failure)}\n    {_reason(failure)}" for failure in failed)
+    answer = {"deadLetters": [_body(failure) for failure in failed]}
+    print_answer(answer, lines if failed else ["nothing failed"], as_json=as_json)
 
 
 @dead.command("show")
@@ -73,15 +69,12 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
     Leaves with exit code 3 when nothing failed there.
     """
     [failure] = _failures_at(invocation.settings, invocation.agents(), [path])
-    if as_json:
-        file = failure.file
-        refused = [{**fields(chunk, "start_line", "end_line"), "reason": chunk.refusal} for chunk in failure.refused]
-        indexed = file and {"at": file.indexed_at, "size": file.stat.size, "notes": [*map(readable, file.notes)]}
-        print_json({**_body(failure), "refused": refused, "indexed": indexed})
-        return
-    click.echo(f"{_title(failure)}{_history(failure)}")
-    for name, text in _facts(failure):
-        click.echo(f"    {name:<9}{printable_name(text)}")
+    file = failure.file
+    refused = [{**fields(chunk, "start_line", "end_line"), "reason": chunk.refusal} for chunk in failure.refused]
+    indexed = file and {"at": file.indexed_at, "size": file.stat.size, "notes": [*map(readable, file.notes)]}
+    facts = (f"    {name:<9}{printable_name(text)}" for name, text in _facts(failure))
+    lines = chain([f"{_title(failure)}{_history(failure)}"], facts)
+    print_answer({**_body(failure), "refused": refused, "indexed": indexed}, lines, as_json=as_json)
 
 
 def _facts(failure: Failure) -> Iterator[tuple[str, str]]:
@@ -114,19 +107,21 @@ def retry(invocation: Invocation, *, paths: Sequence[str], retries_all: bool, as
     with open_broker(settings) as broker:
         retries, queued = _retry(settings, failed, broker)
     working = queued and daemon_pid(settings.home) is not None
-    if as_json:
-        retried = [{**_name(failure), "chunks": chunks} for failure, chunks in retries]
-        print_json({"retried": retried, "queued": queued, "working": working})
-        return
+    retried = [{**_name(failure), "chunks": chunks} for failure, chunks in retries]
+    answer = {"retried": retried, "queued": queued, "working": working}
+    print_answer(answer, _retry_lines(retries, queued=queued, working=working), as_json=as_json)
+
+
+def _retry_lines(retries: list[tuple[Failure, int]], *, queued: bool, working: bool) -> Iterator[str]:
     for failure, chunks in retries:
         again = f"{counted(chunks, 'refused chunk')} will be embedded again" if chunks else "will be read again"
-        click.echo(f"{_title(failure)}: {again}")
+        yield f"{_title(failure)}: {again}"
     consequence = "no daemon is running: the next `recalld up` or `recalld index` tries again"
     if queued:
         consequence = "queued: the next worker of this queue tries again"
     if working:
         consequence = "the running daemon tries again now; `recalld dead list` says what failed once more"
-    click.echo(to_type(consequence if retries else "nothing failed, so there is nothing to retry"))
+    yield to_type(consequence if retries else "nothing failed, so there is nothing to retry")
 
 
 @dead.command("drop")
@@ -141,11 +136,10 @@ def drop(invocation: Invocation, *, paths: Sequence[str], as_json: bool) -> None
     """
     failed = _failures_at(invocation.settings, invocation.agents(), paths)
     dropped = _drop(invocation.settings, failed)
-    if as_json:
-        print_json({"dropped": [_name(failure) | {"leftOut": failure.left_out} for failure in dropped]})
-        return
-    for failure in dropped:
-        click.echo(f"{_title(failure)}: dropped{'; the file is left out until it changes' if failure.left_out else ''}")
+    answer = {"dropped": [_name(failure) | {"leftOut": failure.left_out} for failure in dropped]}
+    left_out = {True: "; the file is left out until it changes", False: ""}
+    lines = (f"{_title(failure)}: dropped{left_out[failure.left_out]}" for failure in dropped)
+    print_answer(answer, lines, as_json=as_json)
 
 
 def _title(failure: Failure) -> str:
@@ -161,6 +155,10 @@ def _history(failure: Failure) -> str:
     return click.style(text, dim=True)
 
 
+def _reason(failure: Failure) -> str:
+    return printable_name(failure.letter.reason) if failure.letter is not None else ""
+
+
 def _when(at: float) -> str:
     return f"{duration(max(0.0, time.time() - at))} ago"
 
@@ -173,10 +171,6 @@ def _body(failure: Failure) -> dict[str, Any]:
     if failure.letter is None:
         return _name(failure)
     return dead_letter(failure.letter).model_dump(by_alias=True) | {"agent": failure.agent.id}
-
-
-#: Exit code for a path that nothing failed at.
-NOTHING_THERE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +210,7 @@ def _failures_at(settings: Settings, agents: Sequence[AgentSettings], paths: Seq
         candidates = [failure for agent in agents if (failure := _find(settings, agent, path)) is not None]
         matches = [candidate for candidate in candidates if candidate.letter is not None] or candidates
         if not matches:
-            raise UserError(f"nothing failed at {path}; `recalld dead list` says what did", exit_code=NOTHING_THERE)
+            raise UserError(f"nothing failed at {path}; `recalld dead list` says what did", exit_code=NOTHING_FOUND)
         if len(matches) > 1:
             who = " and ".join(failure.agent.id for failure in matches)
             raise UserError(f"{path} failed for the agents {who}: say which one with --agent", exit_code=2)

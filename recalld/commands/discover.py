@@ -19,8 +19,8 @@ from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, se
 from recalld.invocation import Invocation, json_option, pass_unchecked_invocation, to_type
 from recalld.runs.status import size
 from recalld.settings.load import config_to_write, load, program_folders
-from recalld.settings.replacement import replace_file
-from recalld.terminal_text import fields, print_json, printable_name
+from recalld.settings.replacement import kept_in, replace_file
+from recalld.terminal_text import fields, print_answer, printable_name
 from schemas.errors import UserError
 
 #: The value of --write without a FILE.
@@ -74,21 +74,14 @@ def discover(
             raise UserError(f"--write: say what to take, with --pick NAME or --all ({_names(discovery)})", exit_code=2)
         text = settings_file(picked)
         file, copy = _write(invocation, target, text, force=force)
-        if as_json:
-            backup = str(copy) if copy else None
-            print_json({"written": str(file), "kept": backup, "picked": [memory.name for memory in picked]})
-            return
-        click.echo(text, nl=False)
-        click.echo(f"# written to {file}" + (f"; what was there before is in {copy.name} beside it" if copy else ""))
         option = "" if target == _USUAL_PLACE else f" --config {shlex.quote(str(file))}"
-        click.echo(to_type(f"# `recalld up{option}` starts with it"))
-    elif as_json:
-        print_json(discovery_json(discovery))
-    elif picked:
-        click.echo(f"{settings_file(picked)}# Nothing was written; --write does.")
-    else:
-        for line in discovery_lines(discovery):
-            click.echo(line)
+        written = f"{text}# written to {file}{kept_in(copy)}", to_type(f"# `recalld up{option}` starts with it")
+        names_of_picked = [memory.name for memory in picked]
+        answer = {"written": str(file), "kept": str(copy) if copy else None, "picked": names_of_picked}
+        print_answer(answer, written, as_json=as_json)
+        return
+    shown = [f"{settings_file(picked)}# Nothing was written; --write does."] if picked else discovery_lines(discovery)
+    print_answer(discovery_json(discovery), shown, as_json=as_json)
 
 
 def _picked(discovery: Discovery, names: list[str], *, takes_all: bool) -> list[DiscoveredMemory]:

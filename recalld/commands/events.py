@@ -58,8 +58,7 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
     if program == "openclaw":
         _show_openclaw(folders.openclaw[0] / "hooks" / "recalld", command)
         return
-    usual = {"claude-code": folders.claude_code / "settings.json", "codex": folders.codex / "hooks.json"}
-    file = Path(settings).expanduser().absolute() if settings else usual[program]
+    file = Path(settings).expanduser().absolute() if settings else folders.hook_files[program]
     contexts = [agent.context for agent in invocation.settings.agents]
     waiting = ["SessionStart", "UserPromptSubmit"] if any(context.injection.enabled for context in contexts) else []
     if any(context.session_notes.enabled for context in contexts):

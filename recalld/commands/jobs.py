@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any
 
 import click
@@ -16,8 +17,8 @@ from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.status.condition_texts import duration, stop_text
 from memory.status.run_files import frozen_pid
 from recalld import logs
-from recalld.invocation import Invocation, json_option, pass_invocation, to_type
-from recalld.terminal_text import fields, print_json
+from recalld.invocation import NOTHING_FOUND, Invocation, json_option, pass_invocation, to_type
+from recalld.terminal_text import fields, print_answer
 from recalld.up.lock import broker_away
 from recalld.wiring import AgentIndex, open_broker
 from schemas.conditions import StopReason
@@ -29,8 +30,6 @@ from workers.queue.names import POLL_BATCH_JOBS
 
 #: Seconds for which a batch job that is over is still shown to a person.
 _SHOWN_SECONDS = 86_400.0
-
-NOTHING_FOUND = 3
 
 
 @click.group("jobs", invoke_without_command=True)
@@ -53,11 +52,8 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
         queue = _queue(settings, ids)
     except BrokerAway as error:
         problem = _problem(settings, error)
-    if as_json:
-        print_json({"batchJobs": jobs, "queue": queue, "queueProblem": problem})
-    else:
-        for line in (*_job_lines(jobs), *_queue_lines(queue, problem)):
-            click.echo(to_type(line))
+    answer = {"batchJobs": jobs, "queue": queue, "queueProblem": problem}
+    print_answer(answer, map(to_type, chain(_job_lines(jobs), _queue_lines(queue, problem))), as_json=as_json)
     if problem is not None:
         raise UserError(problem)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import click
 
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type
-from recalld.terminal_text import ProgressLine, print_json
+from recalld.terminal_text import ProgressLine, print_answer
 
 
 @click.group("model")
@@ -30,17 +32,18 @@ def list_models(invocation: Invocation, *, as_json: bool) -> None:
         | {"bytes": model.size, "installed": cache is not None and model.folder(cache).is_dir()}
         for model in CATALOGUE.values()
     ]
-    if as_json:
-        print_json({"models": models})
-        return
+    print_answer({"models": models}, _lines(models), as_json=as_json)
+
+
+def _lines(models: list[dict[str, Any]]) -> Iterator[str]:
     form = "{:<22} {:>7} {:>10} {:>9} {:>10} {:>5}  {}"
-    click.secho(form.format("name", "size", "dimensions", "languages", "licence", "score", ""), bold=True)
+    yield click.style(form.format("name", "size", "dimensions", "languages", "licence", "score", ""), bold=True)
     for model in models:
         size = f"{model['bytes'] / 1e6:,.0f} MB" if model["bytes"] else ""
         state = "installed" if model["installed"] else "" if size else "to be exported by hand"
         facts = (model["dimensions"] or "", model["languages"], model["licence"], model["score"])
-        click.echo(form.format(model["name"], size, *facts, state).rstrip())
-    click.echo(
+        yield form.format(model["name"], size, *facts, state).rstrip()
+    yield (
         "score: mean NDCG@10 of seven English memory tasks (LMEB, results of MTEB f4cc6c8) at full precision; "
         "what is fetched has 8-bit weights\nwithout local.model_path the bundled model is used, and no network"
     )

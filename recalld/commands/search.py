@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, json_option, pass_invocation
+from recalld.invocation import NOTHING_FOUND, Invocation, json_option, pass_invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
-from recalld.terminal_text import print_json, printable, printable_name, remark, typed_name
+from recalld.terminal_text import print_answer, printable, printable_name, remark, typed_name
 
 #: A path with the lines that search results (`:3-5`) and citations (`#L3-L5`) name after it.
 _WITH_LINES = re.compile(r"(.+?)(?::(\d{1,9})(?:-(\d{1,9}))?|#L(\d{1,9})(?:-L?(\d{1,9}))?)", re.DOTALL)
 
 #: Lines that `--lines` takes at most.
 _MOST_LINES = 100_000
-
-#: Exit codes.
-FAILED = 1
-NOTHING_FOUND = 3
 
 
 @click.command("search")
@@ -42,26 +39,24 @@ def search(
     one request of this command, and a local model has two seconds to load; else the search is by keywords only.
     """
     answer = answers.search(invocation, " ".join(words), sources=list(sources) or None, **options)
-    if as_json:
-        print_json(answer)
-    else:
-        _print(answer)
+    print_answer(answer, _lines(answer), as_json=as_json)
     if answer.get("error"):
-        return FAILED
+        return 1
     return 0 if answer["results"] else NOTHING_FOUND
 
 
-def _print(answer: Answer) -> None:
+def _lines(answer: Answer) -> Iterator[str]:
+    """Yield the lines of the results. Errors and lacks are remarks."""
     for number, result in enumerate(answer["results"]):
         place = f"{printable_name(result['path'])}:{result['startLine']}-{result['endLine']}"
-        click.echo(("\n" if number else "") + click.style(place, fg="cyan", bold=True), nl=False)
-        click.secho(f"  {result['score']:.2f}", dim=True)
+        score = click.style(f"  {result['score']:.2f}", dim=True)
+        yield ("\n" if number else "") + click.style(place, fg="cyan", bold=True) + score
         for line in printable(result["snippet"]).rstrip().split("\n"):
-            click.echo(f"    {line}" if line else "")
+            yield f"    {line}" if line else ""
         if also := result.get("alsoIn"):
             names = ", ".join(map(printable_name, also["paths"]))
             unnamed = ", ..." if also["count"] > len(also["paths"]) else ""
-            click.secho(f"    the same in {also['count']} more: {names}{unnamed}", dim=True)
+            yield click.style(f"    the same in {also['count']} more: {names}{unnamed}", dim=True)
     if answer.get("error"):
         remark(answer["error"] + (f"; {answer['action']}" if answer.get("action") else ""))
     elif not answer["results"]:
@@ -98,21 +93,23 @@ def get(
         answer = answer or passage if is_missing else passage
         if not is_missing:
             break
-    if as_json:
-        print_json(answer)
-    elif answer.get("error"):
-        remark(answer["error"])
-    elif answer.get("disabled"):
-        remark("this memory is switched off")
-    else:
+    print_answer(answer, _text(answer), as_json=as_json)
+    if answer.get("unavailable"):
+        return 1  # the memory could not be read
+    return NOTHING_FOUND if answer.get("error") or answer.get("disabled") else 0
+
+
+def _text(answer: Answer) -> Iterator[str]:
+    """Yield the text of a passage. An error is a remark."""
+    if answer.get("error") or answer.get("disabled"):
+        remark(answer.get("error") or "this memory is switched off")
+        return
+    if answer["text"]:
         # A program that reads this wants it as it is.
         text = printable(answer["text"]) if sys.stdout.isatty() else answer["text"]
-        click.echo(text, nl=not text.endswith("\n") and bool(text))
-        if answer.get("truncated") and answer.get("nextFrom"):
-            remark(f"there is more: --from {answer['nextFrom']} (of {answer['totalLines']} lines)")
-    if answer.get("unavailable"):
-        return FAILED  # the memory could not be read
-    return NOTHING_FOUND if answer.get("error") or answer.get("disabled") else 0
+        yield text.removesuffix("\n")
+    if answer.get("truncated") and answer.get("nextFrom"):
+        remark(f"there is more: --from {answer['nextFrom']} (of {answer['totalLines']} lines)")
 
 
 def _with_lines(name: str, start_line: int | None, lines: int | None) -> tuple[str, int | None, int | None] | None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import click
 
-from recalld.invocation import Invocation, json_option, pass_invocation
+from recalld.invocation import NOT_OK, Invocation, json_option, pass_invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
-from recalld.terminal_text import print_json, remark
-
-NOT_OK = 4
+from recalld.terminal_text import print_answer, remark
 
 
 @click.command("status")
@@ -21,18 +19,13 @@ def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 
     Leaves with exit code 4 while anything is missing, stuck or failed.
     """
+    from recalld.runs.status import status_lines
     from schemas.version import recalld_version
 
     answer = answers.status(invocation, deep=deep, on_absence=remark)
     if answer["version"] != recalld_version():
         remark(f"the query service that answers runs recalld {answer['version']}: start it again")
-    if as_json:
-        print_json(answer)
-    else:
-        from recalld.runs.status import status_lines
-
-        for line in status_lines(answer, resting=_is_resting(invocation, answer)):
-            click.echo(line)
+    print_answer(answer, status_lines(answer, resting=_is_resting(invocation, answer)), as_json=as_json)
     return 0 if answer["ok"] else NOT_OK
 
 
@@ -53,11 +46,7 @@ def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) ->
 
     configure_logs(level=40)
     outcomes = examine(invocation, online=online, fix=fix)
-    if as_json:
-        print_json(answer(outcomes))
-    else:
-        for line in lines(outcomes):
-            click.echo(line)
+    print_answer(answer(outcomes), lines(outcomes), as_json=as_json)
     return NOT_OK if any(outcome.is_open for outcome in outcomes) else 0
 
 

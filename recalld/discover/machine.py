@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_unread_session, is_utf8
 from memory.status.condition_texts import counted
@@ -26,6 +26,9 @@ COUNTING_SECONDS = 10.0
 #: Claude Code's sessions that are opened to learn a project's folder, and bytes that are read of each.
 _OPENED = 5
 _READ_BYTES = 256 * 1024
+
+#: Takes the programs' folders and the current folder, and adds sentences about places that it cannot search.
+Finder: TypeAlias = Callable[[ProgramFolders, Path, list[str]], Iterator[DiscoveredMemory]]
 
 _CWD = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
 
@@ -132,29 +135,22 @@ def working_folder(project: Path) -> Path | None:
 # Copilot and Cursor have one tree of sessions, too.
 
 
-def _codex(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
-    yield _home("codex", "Codex", folders.codex, "sessions", "archived_sessions")
+def _home(program: str, title: str, *sessions: str) -> Finder:
+    """Return the finder of a program that keeps all sessions in these folders of its home."""
 
+    def find(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
+        home: Path = getattr(folders, program)
+        notes = home / "memories"
+        yield DiscoveredMemory(
+            name=program,
+            program=program,
+            title=f"{title} in {home}",
+            workspace=home,
+            sessions=tuple(str(home / name) for name in sessions if (home / name).is_dir()),
+            settings=_extra_paths(notes) if notes.is_dir() else {},
+        )
 
-def _copilot(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
-    yield _home("copilot", "GitHub Copilot CLI", folders.copilot, "session-state")
-
-
-def _cursor(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
-    yield _home("cursor", "Cursor's agent", folders.cursor, "projects")
-
-
-def _home(program: str, title: str, home: Path, *sessions: str) -> DiscoveredMemory:
-    """Return the memory of a program that keeps all sessions in these folders of its `home`."""
-    notes = home / "memories"
-    return DiscoveredMemory(
-        name=program,
-        program=program,
-        title=f"{title} in {home}",
-        workspace=home,
-        sessions=tuple(str(home / name) for name in sessions if (home / name).is_dir()),
-        settings=_extra_paths(notes) if notes.is_dir() else {},
-    )
+    return find
 
 
 # Obsidian: all Markdown files of a vault are notes; its settings and its trash are in hidden folders
@@ -204,14 +200,14 @@ def _extra_paths(*folders: str | Path) -> dict[str, Any]:
 
 
 #: Program -> its finder, in the order of the list. The first finder of a memory lists it.
-_FINDERS: Mapping[str, Callable[[ProgramFolders, Path, list[str]], Iterator[DiscoveredMemory]]] = {
+_FINDERS: Mapping[str, Finder] = {
     "openclaw": find_openclaw,
     "claude-code": _claude_code,
-    "codex": _codex,
+    "codex": _home("codex", "Codex", "sessions", "archived_sessions"),
     "gemini-cli": _gemini_cli,
     "qwen-code": _qwen_code,
-    "copilot": _copilot,
-    "cursor": _cursor,
+    "copilot": _home("copilot", "GitHub Copilot CLI", "session-state"),
+    "cursor": _home("cursor", "Cursor's agent", "projects"),
     "obsidian": _obsidian,
     "folder": _folders_of_notes,
 }

@@ -176,8 +176,7 @@ def seconds_ahead(side: BrokerSide) -> float | None:
 
 def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
     """Yield a finding on each program that has hooks of recalld."""
-    usual = {"claude-code": folders.claude_code / "settings.json", "codex": folders.codex / "hooks.json"}
-    for program, file in usual.items():
+    for program, file in folders.hook_files.items():
         try:
             hooks = json.loads(file.read_text("utf-8-sig")).get("hooks", {})
             handlers = [handler for groups in hooks.values() for group in groups for handler in group.get("hooks", [])]

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from producers.hook_events import OPENCLAW_EVENTS
-from recalld.settings.replacement import replace_file
+from recalld.settings.replacement import kept_in, replace_file
 from schemas.errors import UserError
 
 #: Program -> its events that call us, and seconds that it gives a hook.
@@ -119,7 +119,7 @@ def change_hooks(
         copy = replace_file(target, text.encode("utf-8", "backslashreplace"), before=before)
     except OSError as error:
         raise UserError(f"{file} cannot be written ({error.strerror}); nothing was changed") from None
-    click.echo(f"{file} is written" + (f"; what was there before is in {copy.name} beside it" if copy else ""))
+    click.echo(f"{file} is written{kept_in(copy)}")
     return True
 
 

@@ -44,6 +44,11 @@ class ProgramFolders:
     obsidian: tuple[Path, ...] = ()
     vault_places: tuple[Path, ...] = ()
 
+    @property
+    def hook_files(self) -> dict[str, Path]:
+        """Settings files that hold hooks, by program."""
+        return {"claude-code": self.claude_code / "settings.json", "codex": self.codex / "hooks.json"}
+
     @classmethod
     def named_by(cls, environment: Mapping[str, str]) -> ProgramFolders:
         """Return the usual folders below the user's own, unless the programs' variables name others."""

@@ -27,6 +27,11 @@ def replace_file(file: Path, content: bytes, *, before: bytes | None) -> Path | 
     return copy
 
 
+def kept_in(copy: Path | None) -> str:
+    """Return the end of a sentence about a replaced file, with the name of its copy; empty for a new file."""
+    return f"; what was there before is in {copy.name} beside it" if copy is not None else ""
+
+
 def _free_name(file: Path) -> Path:
     name = f"{file.name}.before-recalld-{time.strftime('%Y%m%d-%H%M%S')}"
     copies = (file.with_name(name + suffix) for suffix in ("", *(f"-{number}" for number in range(2, 1000))))
