@@ -11,6 +11,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
+from memory.http.whole_files import write_whole
 from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.indexer import Indexer
 from memory.store.options import StoreOptions
@@ -67,10 +68,7 @@ class World:
     def write(self, path: str, text: str) -> DocumentKey:
         """Put a file in place of what was there."""
         file = self.workspace / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_suffix(".draft")
-        draft.write_text(text, "utf-8")
-        draft.replace(file)
+        write_whole(file, text.encode(), synced=False)
         return DocumentKey("memory", path)
 
     def __enter__(self) -> Self:

@@ -370,6 +370,11 @@ def duration(seconds: float) -> str:
     return f"{rounded // 86_400} d {rounded % 86_400 // 3600} h"
 
 
+def since(at: float) -> str:
+    """Return the time since a moment, in Unix seconds, for people."""
+    return duration(max(0.0, time.time() - at))
+
+
 class _Words(string.Formatter):
     """Templates whose values may be `waiting` chunks, a `count` of a noun, a `clock`, a `date` or a `duration`."""
 

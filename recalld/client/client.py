@@ -169,22 +169,25 @@ class Service:
         # Responses is strict unless told otherwise, and a strict schema may leave no argument out.
         return [{"type": "function", **function, "strict": False} for function in functions]
 
-    def _call(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, extra_seconds: float = 0.0
-    ) -> dict[str, Any]:
+    def _call(self, method: str, path: str, body: Mapping[str, Any], *, extra_seconds: float = 0.0) -> dict[str, Any]:
         """Return the JSON object that answers a request; members of `body` that are None are not sent.
+
+        The members are the parameters of a GET.
 
         Raises:
             RequestRefused: the service says no.
             ServiceUnavailable: no answer, or none of recalld's.
         """
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
-        content = None
-        if body is not None:
+        target, content = self.address.prefix + path, None
+        members = {name: value for name, value in body.items() if value is not None}
+        if method == "POST":
             headers["Content-Type"] = "application/json"
-            content = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
+            content = json.dumps(members).encode()
+        elif members:
+            target += f"?{urlencode(members)}"
         seconds = self._answer_timeout_seconds + extra_seconds
-        response = self._transport.exchange(method, self.address.prefix + path, headers, content, seconds=seconds)
+        response = self._transport.exchange(method, target, headers, content, seconds=seconds)
         answer, status = response.json(), response.status
         if 300 <= status < 400:
             where = f" to {response.location}" if response.location else ""
@@ -192,7 +195,7 @@ class Service:
         if status >= 400:
             reason = answer.get("error") if isinstance(answer, dict) else None
             raise refusal(str(reason or f"the service answered with status {status}"), status=status)
-        shapes = _SHAPES[path.partition("?")[0]].items()
+        shapes = _SHAPES[path].items()
         if isinstance(answer, dict) and any(isinstance(answer.get(name), kind) for name, kind in shapes):
             return answer
         raise self._transport.not_recalld()
@@ -283,9 +286,8 @@ class Client(Service):
             ServiceUnavailable, RequestRefused
         """
         parameters = {"agent": agent or self.agent, "deep": "true" if deep else None}
-        query = urlencode({name: value for name, value in parameters.items() if value is not None})
-        path = "/v1/status" + (f"?{query}" if query else "")
-        return cast("Status", self._call("GET", path, extra_seconds=DEEP_STATUS_SECONDS if deep else 0.0))
+        extra_seconds = DEEP_STATUS_SECONDS if deep else 0.0
+        return cast("Status", self._call("GET", "/v1/status", parameters, extra_seconds=extra_seconds))
 
     def before_prompt(
         self: Service,
@@ -335,8 +337,7 @@ class Client(Service):
         """
         flags = {"bareReset": "true" if bare_reset else None, "texts": "true" if texts else None}
         parameters = {"kind": kind, **flags, **self._asker(agent, session_key)}
-        query = urlencode({name: value for name, value in parameters.items() if value is not None})
-        return cast("ContextReport", self._call("GET", f"/v1/context?{query}"))
+        return cast("ContextReport", self._call("GET", "/v1/context", parameters))
 
     def flush_plan(self: Service, state: Mapping[str, Any], *, agent: str | None = None) -> FlushAnswer:
         """Return the plan of a flush, if one is due; answer of `POST /v1/context/flush`, `state` is its body.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from memory.documents.comparison import NOTED, file_state, left_out, noted
 from memory.documents.roots import COMPRESSED
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
-from memory.status.condition_texts import counted, duration
+from memory.status.condition_texts import counted, since
 from memory.status.index import dead_letter
 from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import DeadLetterRow, IndexedFile, StoredChunk
@@ -86,7 +85,7 @@ def _facts(failure: Failure) -> Iterator[tuple[str, str]]:
         yield "indexed", "nothing of it"
         return
     searchable = "all of it by keywords" if failure.refused else "an older version"
-    yield "indexed", f"{searchable}, {_when(failure.file.indexed_at)}"
+    yield "indexed", f"{searchable}, {since(failure.file.indexed_at)} ago"
     yield from (("note", readable(note)) for note in failure.file.notes)
 
 
@@ -150,17 +149,13 @@ def _history(failure: Failure) -> str:
     letter = failure.letter
     if letter is None:
         return ""
-    since = f", first {_when(letter.first_at)}" if letter.attempts > 1 else ""
-    text = f"  {letter.error_class}, {counted(letter.attempts, 'attempt')}{since}, last {_when(letter.last_at)}"
+    first = f", first {since(letter.first_at)} ago" if letter.attempts > 1 else ""
+    text = f"  {letter.error_class}, {counted(letter.attempts, 'attempt')}{first}, last {since(letter.last_at)} ago"
     return click.style(text, dim=True)
 
 
 def _reason(failure: Failure) -> str:
     return printable_name(failure.letter.reason) if failure.letter is not None else ""
-
-
-def _when(at: float) -> str:
-    return f"{duration(max(0.0, time.time() - at))} ago"
 
 
 def _name(failure: Failure) -> dict[str, Any]:

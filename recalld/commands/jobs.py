@@ -14,7 +14,7 @@ import click
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from memory.status.condition_texts import duration, stop_text
+from memory.status.condition_texts import duration, since, stop_text
 from memory.status.run_files import frozen_pid
 from recalld import logs
 from recalld.invocation import NOTHING_FOUND, Invocation, json_option, pass_invocation, to_type
@@ -142,7 +142,7 @@ def _job_lines(jobs: list[dict[str, Any]]) -> Iterator[str]:
     recent_jobs = [job for job in jobs if job["endedAt"] is None or now - job["endedAt"] < _SHOWN_SECONDS]
     yield click.style("batch jobs", bold=True) + ("" if recent_jobs else ": none")
     for job in recent_jobs:
-        age = duration(max(0.0, now - job["madeAt"]))
+        age = since(job["madeAt"])
         if job["endedAt"] is not None:
             state = f"{job['state']}: {job['taken']:,} of {job['texts']:,} texts have their vectors ({age} ago)"
         elif job["state"] == Stage.SUBMITTING.value:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from memory.status.run_files import is_stopped
@@ -24,13 +23,14 @@ from recalld.settings.load import agent_problem
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from memory.search.searchable import SearchableMemory
 
 #: A JSON object, as the service answers it.
 Answer = Mapping[str, Any]
 
 OpenMemory: TypeAlias = "Callable[[], AbstractContextManager[SearchableMemory]]"
-
 
 #: Seconds in which a model of the user's own must load. The bundled one takes less, unless the machine is very busy.
 USER_MODEL_SECONDS, BUNDLED_MODEL_SECONDS = 2.0, 10.0
@@ -51,46 +51,85 @@ def search(invocation: Invocation, query: str, *, memory: OpenMemory | None = No
     Raises:
         UserError: the service refused, the settings are wrong, or no agent is known.
     """
-    return _ask(
-        invocation,
-        service=lambda client: client.search(query, agent=invocation.agent, **request),
-        fallback=lambda absence: _search(
-            invocation, {"query": query, **request}, absence, memory or partial(local_memory, invocation)
-        ),
-    )
+
+    def in_this_process(absence: Absence) -> Answer:
+        from memory.search.scope import allows, session_of
+        from schemas.search import SearchRequest
+
+        search_request = SearchRequest.model_validate({"query": query, **request})
+        with memory() if memory is not None else local_memory(invocation) as opened:
+            answer = _json(opened.search(search_request))
+        agent = invocation.the_agent()
+        # A session out of scope does not even learn that there is a memory.
+        may_ask = allows(agent.scope, session_of(search_request.session_key), agent=agent.id)
+        if may_ask and agent.backend != "builtin":
+            replaced = f"{absence.value}, so recalld's own index answers in place of {agent.backend}"
+            answer["degraded"] = [replaced, *answer["degraded"]]
+        elif may_ask and absence is not Absence.NOT_RUNNING and not answer.get("unavailable"):
+            answer["degraded"] = [absence.value, *answer["degraded"]]
+        return answer
+
+    return _ask(invocation, lambda client: client.search(query, agent=invocation.agent, **request), in_this_process)
 
 
-def get(invocation: Invocation, path: str, **request: Any) -> Answer:
+def get(invocation: Invocation, path: str, *, start_line: int | None = None, **request: Any) -> Answer:
     """Read lines of a memory file. `request` has the further arguments of `Client.get`. Raise like `search`."""
-    return _ask(
-        invocation,
-        service=lambda client: client.get(path, agent=invocation.agent, **request),
-        fallback=lambda _: _get(invocation, {"path": path, **request}),
-    )
+
+    def in_this_process(_: Absence) -> Answer:
+        from schemas.search import GetRequest
+
+        get_request = GetRequest.model_validate({"path": path, "from": start_line, **request})
+        with local_memory(invocation) as memory:
+            return _json(memory.read_file(get_request))
+
+    arguments = {"agent": invocation.agent, "start_line": start_line, **request}
+    return _ask(invocation, lambda client: client.get(path, **arguments), in_this_process)
 
 
 def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], None]) -> Answer:
     """Return the status of the agent of this call, or of all agents, with the queue's. Raise like `search`."""
 
     def in_this_process(absence: Absence) -> Answer:
-        on_absence(absence.value)
-        return _status(invocation, deep=deep)
+        from memory.backends.registry import with_absent_backends
+        from memory.status.home import build_status
+        from recalld.wiring import open_broker
+        from workers.queue.connection import IMPATIENT_SECONDS
 
-    return _ask(invocation, service=lambda client: _status_of(client, invocation, deep=deep), fallback=in_this_process)
+        on_absence(absence.value)
+        settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
+        with open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True) as broker:
+            answer = build_status(settings, broker.health, deep=deep)
+        return _json(with_absent_backends(settings, answer))
+
+    return _ask(invocation, lambda client: _status_of(client, invocation, deep=deep), in_this_process)
 
 
 def context(invocation: Invocation, **request: Any) -> Answer:
     """Report on a session's context. `request` has the arguments of `Client.context`. Raise like `search`."""
-    return _ask(
-        invocation,
-        service=lambda client: client.context(agent=invocation.agent, **request),
-        fallback=lambda _: _context(invocation, request),
-    )
+
+    def in_this_process(_: Absence) -> Answer:
+        from memory.context.agent_context import AgentContext
+        from memory.context.injection import InjectedSessions
+        from memory.search.manager import SearchManager
+
+        with local_memory(invocation) as memory:
+            reading = memory.reading if isinstance(memory, SearchManager) else nullcontext
+            agent = invocation.the_agent()
+            context = AgentContext(invocation.settings, agent, memory, InjectedSessions(), reading=reading)
+            return _json(context.report(**request))
+
+    return _ask(invocation, lambda client: client.context(agent=invocation.agent, **request), in_this_process)
+
+
+def _json(answer: BaseModel) -> dict[str, Any]:
+    """Return an answer of this process as the service writes it."""
+    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _ask(
-    invocation: Invocation, *, service: Callable[[Client], Answer], fallback: Callable[[Absence], Answer]
+    invocation: Invocation, service: Callable[[Client], Answer], in_this_process: Callable[[Absence], Answer]
 ) -> Answer:
+    """Return the answer of the service, else of this process. Raise like `search`."""
     running = running_service(invocation.home_path)
     client = Client.at_home(invocation.home_path, agent=invocation.agent)
     absence = Absence.NOT_RUNNING
@@ -109,7 +148,7 @@ def _ask(
             raise _error_of(invocation, error) from None
         except InvalidSettings as error:
             raise UserError(str(error), exit_code=2) from None
-    return fallback(absence)
+    return in_this_process(absence)
 
 
 def _error_of(invocation: Invocation, error: RequestRefused) -> UserError:
@@ -135,49 +174,6 @@ def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:
     return {**answers[0], "ok": all(answer["ok"] for answer in answers), "agents": agents}
 
 
-# In this process
-
-
-def _search(invocation: Invocation, request: Mapping[str, Any], absence: Absence, opened: OpenMemory) -> Answer:
-    from memory.search.scope import allows, session_of
-    from schemas.search import SearchRequest
-
-    search_request = SearchRequest.model_validate(request)
-    with opened() as memory:
-        answer = memory.search(search_request).model_dump(mode="json", by_alias=True, exclude_none=True)
-    agent = invocation.the_agent()
-    # A session out of scope does not even learn that there is a memory.
-    may_ask = allows(agent.scope, session_of(search_request.session_key), agent=agent.id)
-    if may_ask and agent.backend != "builtin":
-        replaced = f"{absence.value}, so recalld's own index answers in place of {agent.backend}"
-        answer["degraded"] = [replaced, *answer["degraded"]]
-    elif may_ask and absence is not Absence.NOT_RUNNING and not answer.get("unavailable"):
-        answer["degraded"] = [absence.value, *answer["degraded"]]
-    return answer
-
-
-def _get(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
-    from schemas.search import GetRequest
-
-    arguments = {name: value for name, value in request.items() if value is not None}
-    arguments["from"] = arguments.pop("start_line", None)
-    get_request = GetRequest.model_validate(arguments)
-    with local_memory(invocation) as memory:
-        return memory.read_file(get_request).model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
-    from memory.context.agent_context import AgentContext
-    from memory.context.injection import InjectedSessions
-    from memory.search.manager import SearchManager
-
-    with local_memory(invocation) as memory:
-        reading = memory.reading if isinstance(memory, SearchManager) else nullcontext
-        agent = invocation.the_agent()
-        context = AgentContext(invocation.settings, agent, memory, InjectedSessions(), reading=reading)
-        return context.report(**request).model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
 @contextmanager
 def local_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
     """Open the agent's memory in this process."""
@@ -194,16 +190,3 @@ def local_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
     manager, reason = get_search_manager(settings, agent.id, resources=resources)
     with closing(resources), closing(manager) if manager is not None else nullcontext():
         yield manager or UnavailableMemory(agent, reason or "there is no such memory")
-
-
-def _status(invocation: Invocation, *, deep: bool) -> Answer:
-    from memory.backends.registry import with_absent_backends
-    from memory.status.home import build_status
-    from recalld.wiring import open_broker
-    from workers.queue.connection import IMPATIENT_SECONDS
-
-    settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
-    with open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True) as broker:
-        answer = build_status(settings, broker.health, deep=deep)
-    answer = with_absent_backends(settings, answer)
-    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memory.status.condition_texts import counted, duration
+from memory.status.condition_texts import counted, duration, since
 from recalld.invocation import to_type
 from recalld.terminal_text import printable_answer
 from schemas.conditions import ConditionCode
@@ -101,7 +101,7 @@ def _agent(agent: answers.AgentStatus, *, resting: bool) -> Iterator[Fact]:
         yield name, f"{state}: {part['reason']}" if part.get("reason") else "" if part["available"] else state
     watching: Mapping[str, Any] = agent.get("watching", {})
     last = {"last event": watching.get("lastEventAt"), "compared with the index": watching.get("lastComparedAt")}
-    moments = [f"{event} {_since(at)} ago" for event, at in last.items() if at]
+    moments = [f"{event} {since(at)} ago" for event, at in last.items() if at]
     yield "watching", _joined(agent["watch"], *moments) if agent.get("watch") else ""
 
 
@@ -111,8 +111,8 @@ def _findings(agent: answers.AgentStatus) -> Iterator[Fact]:
             continue
         # A condition that this very look found is new.
         is_new = time.time() - trouble["since"] < _JUST_FOUND_SECONDS
-        since = "" if is_new else f" (for {_since(trouble['since'])})"
-        yield "trouble", _yellow(f"{trouble['part']}: {trouble['message']}{since}")
+        age = "" if is_new else f" (for {since(trouble['since'])})"
+        yield "trouble", _yellow(f"{trouble['part']}: {trouble['message']}{age}")
     letters = agent.get("deadLetters", [])
     for letter in letters[:_LISTED]:
         yield "failed", click.style(f"{letter['path']}: {letter['reason']}", fg="red")
@@ -145,7 +145,7 @@ def _endpoint(endpoint: answers.EndpointStatus | None) -> str:
         return ""
     text = str(endpoint["condition"])
     text += f": {endpoint['reason']}" if endpoint.get("reason") else ""
-    text += f" for {_since(endpoint['since'])}" if endpoint.get("since") else ""
+    text += f" for {since(endpoint['since'])}" if endpoint.get("since") else ""
     left = max(1.0, endpoint["until"] - time.time()) if endpoint.get("until") else None
     return text + (f"; next try in {duration(left)}" if left is not None else "")
 
@@ -196,9 +196,9 @@ def _index(index: answers.IndexState) -> str:
         vectors = f"{counted(build['vectorsPending'], 'vector')} to come" if build["vectorsPending"] else ""
         left = f"{duration(build['etaSeconds'])} left" if build.get("etaSeconds") else ""
         state += f" ({_joined(documents, vectors, left)})"
-    changed = f"last change {_since(index['lastCommitAt'])} ago" if index.get("lastCommitAt") else ""
+    changed = f"last change {since(index['lastCommitAt'])} ago" if index.get("lastCommitAt") else ""
     deleted = f"{counted(index['deletedOnDisk'], 'deleted chunk')} to overwrite" if index.get("deletedOnDisk") else ""
-    deleted += f" (for {_since(index['deletedSince'])})" if index.get("deletedSince") else ""
+    deleted += f" (for {since(index['deletedSince'])})" if index.get("deletedSince") else ""
     return _joined(counted(index["chunks"], "chunk"), size(index["diskBytes"]), changed, deleted, state)
 
 
@@ -234,10 +234,6 @@ def _joined(*parts: str) -> str:
 
 def _yellow(text: str) -> str:
     return click.style(text, fg="yellow") if text else ""
-
-
-def _since(at: float) -> str:
-    return duration(max(0.0, time.time() - at))
 
 
 def dollars(number: float) -> str:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from memory.http.whole_files import write_whole
+
 #: What a test does so that a process comes by.
 Deed = Literal["note", "transcript", "compaction", "event", "rebuild", "search", "up"]
 
@@ -121,9 +123,7 @@ class Plan:
 
     def arm(self, point: KillPoint, *, victim: int | None = None) -> None:
         """Let the next process that passes the point die there, or let `victim` die then."""
-        draft = self.folder / "draft"
-        draft.write_text(str(victim or ""), "ascii")
-        draft.rename(self.folder / "armed" / point.name)
+        write_whole(self.folder / "armed" / point.name, str(victim or "").encode(), synced=False)
 
     def taken(self, point: KillPoint) -> int | None:
         """Return the process that passed the point since it was armed; None without one."""
@@ -136,6 +136,4 @@ class Plan:
 
     def set_clock(self, seconds: float) -> None:
         """Let the clock of all processes be wrong by so much."""
-        draft = self.folder / "draft"
-        draft.write_text(f"{seconds}", "ascii")
-        draft.rename(self.folder / "clock")
+        write_whole(self.folder / "clock", f"{seconds}".encode(), synced=False)

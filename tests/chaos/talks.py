@@ -7,6 +7,7 @@ import random
 import sys
 from pathlib import Path
 
+from memory.http.whole_files import write_whole
 from tests.transcript_files import transcript
 from tests.written_index import reading
 
@@ -63,7 +64,7 @@ class Talks:
             return None
         path = self.chance.choice(long)
         lines = path.read_bytes().splitlines(keepends=True)
-        _replace(path, b"".join(lines[len(lines) // 2 :]))
+        write_whole(path, b"".join(lines[len(lines) // 2 :]), synced=False)
         return path
 
     def _disturb(self, path: Path) -> None:
@@ -75,17 +76,11 @@ class Talks:
             case 0:
                 os.truncate(path, len(data) // 2)
             case 1:
-                _replace(path, b"".join(lines[len(lines) // 3 :]))
+                write_whole(path, b"".join(lines[len(lines) // 3 :]), synced=False)
             case 2:
                 path.rename(path.with_name(f"{path.name}.reset.2026-11-{self.chance.randrange(10, 30)}T10-00-00.000Z"))
             case 3:
                 path.with_name(f"old-{self.chance.randrange(10**6)}.jsonl.zst").write_bytes(compress(data))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}")
-    draft.write_bytes(data)
-    draft.replace(path)
 
 
 def rows_of(home: Path) -> list[Row]:

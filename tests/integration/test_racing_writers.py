@@ -16,6 +16,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
+from memory.http.whole_files import write_whole
 from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer
 from memory.store.options import StoreOptions
@@ -125,12 +126,6 @@ def message(chance: random.Random) -> bytes:
     return json.dumps({"role": "user", "content": paragraph(chance).decode()}).encode() + b"\n"
 
 
-def replaced(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_bytes(data)
-    draft.replace(path)
-
-
 def change(path: Path, chance: random.Random, piece: Callable[[random.Random], bytes]) -> None:
     """Append to a file, write it anew, replace, delete or truncate it."""
     many = b"".join(piece(chance) for _ in range(chance.randrange(1, 80)))
@@ -143,7 +138,7 @@ def change(path: Path, chance: random.Random, piece: Callable[[random.Random], b
         case 3:
             path.write_bytes(many)
         case 4:
-            replaced(path, many)
+            write_whole(path, many, synced=False)
         case 5:
             path.unlink(missing_ok=True)
         case _:
@@ -170,7 +165,7 @@ def test_transcripts_that_change_in_every_way_while_they_are_read(
         change(path, chance, message)
         if chance.random() < 0.1:
             many = b"".join(message(chance) for _ in range(chance.randrange(1, 60)))
-            replaced(path.with_name(path.name + ".zst"), compress(many))
+            write_whole(path.with_name(path.name + ".zst"), compress(many))
             path.unlink(missing_ok=True)
 
     racers.race(write, steps=3000, seed=2)
