@@ -14,10 +14,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from memory.http.authorization import Authorizer, check_tokens, needs_tokens, read_tokens
-from memory.http.origin_guard import OriginGuard, is_loopback
+from memory.http.authorization import Authorizer, check_tokens
+from memory.http.origin_guard import OriginGuard
 from memory.http.refusals import install
-from memory.http.server import BoundedServer, Bounds, ServerThread, listen
+from memory.http.server import Bounds, ServerThread
 from memory.status.run_files import remove_hooks_state, write_hooks_state
 from producers.hook_events import PROGRAMS, HookUnreadable, UnclaimedHook, event_of, read_hook, read_payload
 from producers.session_ends import EndUnkept
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 GRACE_SECONDS = 2
 
 
-class HookServer:
+class HookServer(ServerThread):
     """Server of hooks. The constructor opens the port; requests are answered between `start` and `stop`.
 
     Every event goes to `handle`, in a thread of its own. The constructor raises:
@@ -49,23 +49,21 @@ class HookServer:
     ) -> None:
         host = settings.hooks.host
         self._settings, self._handle, self._reporter = settings, handle, reporter
-        self._authorizer: Authorizer | None = None
-        if needs_tokens(settings, host=host):
-            check_tokens(settings, host=host, key="hooks.host")
-            agents = tuple(agent.id for agent in settings.agents)
-            self._authorizer = Authorizer(agents, read_tokens(settings.home, agents))
+        check_tokens(settings, host=host, key="hooks.host")
+        self._authorizer = Authorizer.of(settings, host=host)
         app = FastAPI(title="recalld hooks", docs_url=None, redoc_url=None, openapi_url=None)
-        install(app, models={})
-        app.add_middleware(OriginGuard, loopback_only=is_loopback(host))
+        install(app)
+        app.add_middleware(OriginGuard, host=host)
         app.add_api_route("/v1/hooks/{program}", self._take, methods=["POST"])
-        listener = listen(host, port, key="hooks.host", advice="choose another with hooks.port")
-        server = BoundedServer(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
-        self._thread = ServerThread(server, listener, name="hooks", failed=self._failed)
+        super().__init__(
+            app, host, port, section="hooks", grace_seconds=GRACE_SECONDS, failed=self._report_end, bounds=bounds
+        )
         address = f"[{host}]" if ":" in host else host
-        self.url = f"http://{address}:{listener.getsockname()[1]}/v1/hooks/"
+        self.url = f"http://{address}:{self.port}/v1/hooks/"
 
     async def _take(self, program: str, request: Request) -> JSONResponse:
-        agent = self._authorizer.owner(request.headers.get("authorization")) if self._authorizer is not None else None
+        authorization = request.headers.get("authorization")
+        agent = self._authorizer.owner(authorization) if self._authorizer.tokens is not None else None
         if program not in PROGRAMS:
             raise HTTPException(404, f"hooks of {', '.join(PROGRAMS)} are taken here")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -88,7 +86,7 @@ class HookServer:
 
     def start(self) -> None:
         """Start answering, and write the address to `<home>/run/hooks.json`."""
-        self._thread.start()
+        super().start()
         self._reporter.resolve(ConditionCode.HOOKS_UNWRITTEN, ConditionCode.HOOKS_ENDED)
         try:
             write_hooks_state(self._settings.home, self.url)
@@ -99,8 +97,8 @@ class HookServer:
     def stop(self) -> None:
         """Let running requests finish and close the port."""
         remove_hooks_state(self._settings.home)
-        self._thread.stop()
+        super().stop()
 
-    def _failed(self, error: Exception) -> None:
+    def _report_end(self, error: Exception) -> None:
         log.error("hooks_failed", exc_info=error)
         self._reporter.report(ConditionCode.HOOKS_ENDED, error=str(error))

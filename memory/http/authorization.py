@@ -38,12 +38,14 @@ def needs_tokens(settings: Settings, *, host: str) -> bool:
 
 
 def check_tokens(settings: Settings, *, host: str, key: str) -> None:
-    """Make the tokens that are missing on loopback; beyond it the operator must have made them.
+    """Make the missing tokens on loopback; beyond it the operator must have made them. Nothing if none is needed.
 
     Raises:
         UserError: they cannot be written, are missing or could be another user's; `key` is the setting that names the
             host.
     """
+    if not needs_tokens(settings, host=host):
+        return
     ids = [agent.id for agent in settings.agents]
     check_private(settings.home / TOKENS_PATH, home=settings.home)
     if is_loopback(host):
@@ -81,6 +83,14 @@ class Authorizer:
     agents: tuple[str, ...]
     tokens: Mapping[str, str] | None
     metrics_token: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, *, host: str) -> Authorizer:
+        """Return the authorizer of a service that listens on `host`, with the tokens that exist."""
+        ids = tuple(agent.id for agent in settings.agents)
+        if not needs_tokens(settings, host=host):
+            return cls(ids, None)
+        return cls(ids, read_tokens(settings.home, ids), _read(settings.home / METRICS_TOKEN_PATH))
 
     def agent(self, authorization: str | None, requested: str | None) -> str:
         """Return the agent whose memory this request may open.
@@ -140,11 +150,6 @@ def read_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
     folder = home / TOKENS_PATH
     tokens = {agent: _read(folder / agent) for agent in agents}
     return {agent: token for agent, token in tokens.items() if token is not None}
-
-
-def read_metrics_token(home: Path) -> str | None:
-    """Return the metrics collectors' token, None when there is none."""
-    return _read(home / METRICS_TOKEN_PATH)
 
 
 def agent_of(token: str, tokens: Mapping[str, str]) -> str | None:

@@ -39,15 +39,15 @@ class OriginGuard:
     """ASGI middleware that refuses requests that a web page of another site could send.
 
     A page can make a browser send requests to this machine under the page's own name (DNS rebinding) or across sites.
-    A service on loopback answers to loopback names only. An `Origin` must be the service itself. A link on another site
-    leads to `pages` only. Every answer gets `ANSWER_HEADERS`.
+    A service whose `host` is on loopback answers to loopback names only. An `Origin` must be the service itself. A link
+    on another site leads to `pages` only. Every answer gets `ANSWER_HEADERS`.
 
     Starlette's `TrustedHostMiddleware` and the MCP SDK compare with a list of names; loopback is a range of addresses.
     """
 
-    def __init__(self, app: ASGIApp, *, loopback_only: bool, pages: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, *, host: str, pages: Collection[str] = ()) -> None:
         self._app = app
-        self._loopback_only = loopback_only
+        self._loopback_only = is_loopback(host)
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

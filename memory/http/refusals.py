@@ -11,6 +11,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
@@ -36,13 +37,10 @@ def refusals(*, agents: bool = False, fields: bool = False) -> dict[int | str, d
     return {status: {"model": Refusal, "description": HTTPStatus(status).phrase} for status in sorted(statuses)}
 
 
-def install(
-    app: FastAPI, *, models: Mapping[str, type[BaseModel]], on_denied: Callable[[int], None] = lambda _: None
-) -> None:
+def install(app: FastAPI, *, on_denied: Callable[[int], None] = lambda _: None) -> None:
     """Bound bodies, and answer every kind of failure with `{"error": sentence}`.
 
-    Call it before `OriginGuard` is added. `models`: request path -> model of its body. `on_denied` gets the status of
-    each refusal of access.
+    Call it before `OriginGuard` is added. `on_denied` gets the status of each refusal of access.
     """
 
     async def denied(_: Request, error: Exception) -> Response:
@@ -53,7 +51,7 @@ def install(
 
     async def invalid(request: Request, error: Exception) -> Response:
         problems: Sequence[Any] = error.errors() if isinstance(error, RequestValidationError) else ()
-        return _refusal(422, _sentence(problems, models.get(request.url.path)))
+        return _refusal(422, _sentence(problems, request.scope.get("route")))
 
     async def http_error(_: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -76,9 +74,11 @@ def install(
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
 
 
-def _sentence(problems: Sequence[Any], model: type[BaseModel] | None) -> str:
+def _sentence(problems: Sequence[Any], route: object) -> str:
     unknown = [str(problem["loc"][-1]) for problem in problems if problem.get("type") == "extra_forbidden"]
-    if unknown and model is not None:
+    body = route.body_field if isinstance(route, APIRoute) else None
+    model = body.field_info.annotation if body is not None else None
+    if unknown and isinstance(model, type) and issubclass(model, BaseModel):
         valid = ", ".join(field.alias or name for name, field in model.model_fields.items())
         return f"unknown field {shown_names(unknown)}; valid are {valid}"
     if not problems:

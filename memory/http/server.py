@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -245,18 +245,36 @@ class BoundedServer(uvicorn.Server):
 
 
 class ServerThread:
-    """Server on a thread of its own, which answers between `start` and `stop`.
+    """Server on a thread of its own, whose port is open from the constructor on. It answers between `start` and `stop`.
 
-    `stop` closes the listener. `failed` gets the error that ended the server.
+    `section` of the settings names the host and the port in errors; port 0 takes a free one. `failed` gets the error
+    that ended the server. The constructor raises:
+        UserError: the port is taken, or the address is not this machine's.
     """
 
     def __init__(
-        self, server: uvicorn.Server, listener: socket.socket, *, name: str, failed: Callable[[Exception], None]
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        *,
+        section: str,
+        grace_seconds: int,
+        failed: Callable[[Exception], None],
+        bounds: Bounds | None = None,
     ) -> None:
-        self._server = server
-        self._listener = listener
+        self._listener = listen(host, port, key=f"{section}.host", advice=f"choose another with {section}.port")
+        self.port: int = self._listener.getsockname()[1]
+        self._server = BoundedServer(app, grace_seconds=grace_seconds, bounds=bounds)
         self._failed = failed
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{section} server", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Start answering."""

@@ -25,8 +25,8 @@ from starlette.routing import Route
 from memory.context.agent_context import AgentContext
 from memory.context.injection import InjectedSessions
 from memory.embedding.coordination import Coordinate, alone
-from memory.http.authorization import Authorizer, needs_tokens, read_metrics_token, read_tokens
-from memory.http.origin_guard import OriginGuard, is_loopback
+from memory.http.authorization import Authorizer
+from memory.http.origin_guard import OriginGuard
 from memory.http.refusals import install, refusals
 from memory.search.ranking.terms import sought
 from memory.search.searchable import SearchableMemory
@@ -95,17 +95,6 @@ PAGE_HEADERS = {
     "Cache-Control": "no-cache",
 }
 
-#: Path -> model of its request's body.
-_MODELS: dict[str, type[BaseModel]] = {
-    "/v1/search": SearchRequest,
-    "/v1/get": GetRequest,
-    "/v1/tools": ToolRequest,
-    "/v1/terms": TermsRequest,
-    "/v1/context/prompt": PromptRequest,
-    "/v1/context/flush": FlushRequest,
-    "/v1/context/prune": PruneRequest,
-}
-
 _ABOUT_AGENTS = refusals(agents=True, fields=True)
 _READY: dict[int | str, dict[str, Any]] = {
     **refusals(),
@@ -156,8 +145,8 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    install(app, models=_MODELS, on_denied=lambda status: service.metrics.denied.labels(str(status)).inc())
-    app.add_middleware(OriginGuard, loopback_only=is_loopback(settings.service.host), pages=PAGES)
+    install(app, on_denied=lambda status: service.metrics.denied.labels(str(status)).inc())
+    app.add_middleware(OriginGuard, host=settings.service.host, pages=PAGES)
     # The order matters: the first route that matches answers.
     app.include_router(_memory_routes(service))
     app.include_router(_tool_routes(service))
@@ -185,14 +174,7 @@ class _Service:
         self.metrics = ServiceMetrics(self.agents)
         self._settings = settings
         self._injected = InjectedSessions()
-        #: True if clients must send a token.
-        self.guarded = needs_tokens(settings, host=settings.service.host)
-        ids = tuple(self.agents.served)
-        self.authorizer = Authorizer(
-            ids,
-            read_tokens(settings.home, ids) if self.guarded else None,
-            read_metrics_token(settings.home) if self.guarded else None,
-        )
+        self.authorizer = Authorizer.of(settings, host=settings.service.host)
 
     def memory(self, agent: str, *, traceparent: str | None = None) -> _CountedMemory:
         """Return an agent's memory. `traceparent` is the client's span."""
@@ -390,7 +372,7 @@ def _health_routes(service: _Service, proof: Callable[[str], str] | None) -> API
         if reason is None:
             return JSONResponse({"status": "ready"})
         # The reason names an agent, which needs that agent's token.
-        error = "an index cannot be opened; see status" if service.guarded else reason
+        error = reason if service.authorizer.tokens is None else "an index cannot be opened; see status"
         return JSONResponse({"status": "not ready", "error": error}, status_code=503)
 
     @router.get("/metrics", response_class=Response, responses=_NUMBERS, summary="Numbers in Prometheus text format")

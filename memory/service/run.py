@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.http.authorization import check_tokens, needs_tokens
+from memory.http.authorization import check_tokens
 from memory.http.private_folders import check_private
 from memory.http.server import BoundedServer, Bounds, listen
 from memory.service.app import create_app
@@ -66,8 +66,7 @@ def serve(
             may write where the service's secret lies.
     """
     check_private(settings.home / SERVICE_FILE.parent, home=settings.home)
-    if needs_tokens(settings, host=settings.service.host):
-        check_tokens(settings, host=settings.service.host, key="service.host")
+    check_tokens(settings, host=settings.service.host, key="service.host")
     listener = listen(
         settings.service.host, settings.service.port, key="service.host", advice="choose another with --port"
     )

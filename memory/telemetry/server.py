@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
 
 import structlog
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -12,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memory.http.origin_guard import OriginGuard, is_loopback
-from memory.http.server import BoundedServer, Bounds, ServerThread, listen
+from memory.http.server import Bounds, ServerThread
 from schemas.status import BrokerState
 
 log = structlog.get_logger(__name__)
@@ -28,7 +27,7 @@ _GRACE_SECONDS = 1
 Route = Callable[[], Response]
 
 
-class TelemetryServer:
+class TelemetryServer(ServerThread):
     """Server that listens from the moment it is made, and answers between `start` and `stop`.
 
     The port shows no memory and needs no token: beyond loopback, keep it inside your own network.
@@ -55,8 +54,6 @@ class TelemetryServer:
         section: str = "workers",
         bounds: Bounds = BOUNDS,
     ) -> None:
-        listener = listen(host, port, key=f"{section}.host", advice=f"choose another with {section}.port")
-        self.port: int = listener.getsockname()[1]
         all_routes: dict[str, Route] = {"/healthz": lambda: JSONResponse({"status": "ok"}), **(routes or {})}
         if metrics is not None:
             all_routes["/metrics"] = lambda: Response(metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -66,25 +63,15 @@ class TelemetryServer:
                 await (await _answer(all_routes, scope))(scope, receive, send)
 
         # Beyond loopback any name is answered to: a load balancer's probe may send none.
-        guarded: ASGIApp = OriginGuard(pages, loopback_only=True) if is_loopback(host) else pages
-        server = BoundedServer(guarded, grace_seconds=_GRACE_SECONDS, bounds=bounds)
-        self._thread = ServerThread(server, listener, name="telemetry", failed=_failed)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        guarded: ASGIApp = OriginGuard(pages, host=host) if is_loopback(host) else pages
+        super().__init__(
+            guarded, host, port, section=section, grace_seconds=_GRACE_SECONDS, failed=_failed, bounds=bounds
+        )
 
     def start(self) -> None:
         """Start answering."""
-        self._thread.start()
+        super().start()
         log.info("telemetry_listening", port=self.port)
-
-    def stop(self) -> None:
-        """Stop answering and close the port."""
-        self._thread.stop()
 
 
 def readiness(
