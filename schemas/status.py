@@ -8,6 +8,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from schemas.conditions import Condition, ConditionCode
+from schemas.documents import DocumentKey
 from schemas.search import Mode, Wire
 
 
@@ -257,7 +258,10 @@ class Availability(Wire):
 
 
 class DeadLetter(Wire):
-    """One document that could not be indexed."""
+    """Document that could not be indexed, or only in part, with the reason in words.
+
+    `errorClass` is `memory.store.dead_letters.EMBEDDING_REFUSED` if only some of its vectors are missing.
+    """
 
     source: str
     path: str
@@ -266,6 +270,11 @@ class DeadLetter(Wire):
     attempts: int
     first_at: float
     last_at: float
+
+    @property
+    def key(self) -> DocumentKey:
+        """Return the key of the document."""
+        return DocumentKey(self.source, self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

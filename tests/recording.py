@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
-from memory.store.reader import DeadLetterRow, IndexedFile, TranscriptPosition
+from memory.store.reader import IndexedFile, TranscriptPosition
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Event
-from schemas.status import IndexCounts
+from schemas.status import DeadLetter, IndexCounts
 
 
 class RecordingQueue:
@@ -147,7 +147,7 @@ class RememberedFiles:
     def __init__(self, stats: dict[DocumentKey, FileStat], *, vectors_pending: int = 0) -> None:
         self._files = [IndexedFile(key, stat, "", 1, 0.0) for key, stat in stats.items()]
         self._vectors_pending = vectors_pending
-        self.letters: list[DeadLetterRow] = []
+        self.letters: list[DeadLetter] = []
         self.closed = False
 
     def files(self) -> list[IndexedFile]:
@@ -160,7 +160,7 @@ class RememberedFiles:
         """A mark at the last line end is nothing that these tests ask about."""
         return None
 
-    def dead_letters(self) -> list[DeadLetterRow]:
+    def dead_letters(self) -> list[DeadLetter]:
         return self.letters
 
     def meta(self, name: str) -> str | None:

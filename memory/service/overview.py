@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from memory.documents.roots import note_date
 from memory.service.agents import Probe, ServedAgent, ServedAgents
 from memory.status.agent import endpoint_conditions, in_words, queue_state
-from memory.status.index import dead_letter
 from memory.status.vectors import no_vectors
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import MEMORY_SOURCE
@@ -51,10 +50,10 @@ def dead_letters(agents: ServedAgents, visible_agents: Sequence[str]) -> DeadLet
             continue
         try:
             with served.manager.reading() as reader:
-                rows = reader.dead_letters() if reader is not None else []
+                of_agent = reader.dead_letters() if reader is not None else []
         except RecalldError:
             continue
-        letters += [AgentDeadLetter(agent=served.agent, **dead_letter(row).model_dump()) for row in rows]
+        letters += [AgentDeadLetter(agent=served.agent, **dict(letter)) for letter in of_agent]
     letters.sort(key=lambda letter: -letter.last_at)
     return DeadLettersAnswer(total=len(letters), dead_letters=tuple(letters[:MAX_DEAD_LETTERS]))
 

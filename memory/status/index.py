@@ -12,7 +12,7 @@ from memory.documents.comparison import Comparison, compare
 from memory.documents.scan import KnownFiles
 from memory.index.generations import Generations, begun_at
 from memory.store.errors import CheckUnfinished
-from memory.store.reader import DeadLetterRow, Flaw, IndexedFile
+from memory.store.reader import Flaw, IndexedFile
 from memory.store.sqlite.reader import StoreReader
 from memory.transcripts.folding import UnknownLines
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
@@ -140,11 +140,11 @@ def _look(
             integrity = tuple(reader.check())
         except CheckUnfinished as error:
             notes.append(str(error))
-    dead_letters = tuple(map(dead_letter, reader.dead_letters()))
+    dead_letters = tuple(reader.dead_letters())
     remarks: list[str] = []
     comparison = compare(sources.files, reader, known=KnownFiles(_with_remarks(reader.files(), remarks)))
-    failed = {(letter.source, letter.path) for letter in dead_letters}
-    dropped = sorted(key.path for key in comparison.left_out if (key.source, key.path) not in failed)
+    failed = {letter.key for letter in dead_letters}
+    dropped = sorted(key.path for key in comparison.left_out if key not in failed)
     remarks = [*(f"{path}: {_LEFT_OUT}" for path in dropped), *sorted(remarks)]
     if len(remarks) > _MAX_NOTES:
         remarks[_MAX_NOTES:] = [f"... and {len(remarks) - _MAX_NOTES} more"]
@@ -165,19 +165,6 @@ def _notes(state: IndexState) -> Iterator[str]:
         yield f"{state.vectors_refused} chunks were refused by the provider: found by keywords only"
     if not state.identity_matches and state.building is not None:
         yield "a new generation is being built for changed settings; the old one answers meanwhile"
-
-
-def dead_letter(row: DeadLetterRow) -> DeadLetter:
-    """Return a document that could not be indexed, as answers show it."""
-    return DeadLetter(
-        source=row.key.source,
-        path=row.key.path,
-        reason=row.reason,
-        error_class=row.error_class,
-        attempts=row.attempts,
-        first_at=row.first_at,
-        last_at=row.last_at,
-    )
 
 
 def _with_remarks(files: Iterable[IndexedFile], remarks: list[str]) -> Iterator[IndexedFile]:

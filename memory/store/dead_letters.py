@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memory.store.reader import DeadLetterRow, StoredChunk
+from memory.store.reader import StoredChunk
 from schemas.documents import DocumentKey, FileStat
+from schemas.status import DeadLetter
 
-#: `DeadLetterRow.error_class` of a document that is indexed, some of its chunks without vectors for good.
+#: `DeadLetter.error_class` of a document that is indexed, some of its chunks without vectors for good.
 EMBEDDING_REFUSED = "EmbeddingRefused"
 
 #: Stat that no file has: the next job reads the document in any case.
@@ -19,8 +20,8 @@ FORGOTTEN = FileStat(size=-1, mtime_ns=-1, inode=0)
 
 
 def refusal_letter(
-    key: DocumentKey, refused: Sequence[StoredChunk], before: DeadLetterRow | None, *, fresh: bool, now: float
-) -> DeadLetterRow | None:
+    key: DocumentKey, refused: Sequence[StoredChunk], before: DeadLetter | None, *, fresh: bool, now: float
+) -> DeadLetter | None:
     """Return the letter of a document after a commit, None without refused chunks.
 
     `refused` are its refused chunks in order, `before` is its present letter, `fresh` is True if this commit added a
@@ -29,8 +30,9 @@ def refusal_letter(
     if not refused:
         return None
     earlier = before if before is not None and before.error_class == EMBEDDING_REFUSED else None
-    return DeadLetterRow(
-        key=key,
+    return DeadLetter(
+        source=key.source,
+        path=key.path,
         reason=_reason(refused),
         error_class=EMBEDDING_REFUSED,
         attempts=earlier.attempts + fresh if earlier is not None else 1,

@@ -128,21 +128,6 @@ class TermCounts:
     holding: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterRow:
-    """Document that could not be indexed, or only in part, with the reason in words.
-
-    `error_class` is `memory.store.dead_letters.EMBEDDING_REFUSED` if only some of its vectors are missing.
-    """
-
-    key: DocumentKey
-    reason: str
-    error_class: str
-    attempts: int
-    first_at: float
-    last_at: float
-
-
 class Flaw(str):
     """Sentence about a fault of a store. `rows` counts orphaned rows, and rows that lack their counterpart."""
 

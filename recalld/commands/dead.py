@@ -18,9 +18,8 @@ from memory.documents.roots import COMPRESSED
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.status.condition_texts import counted, since
-from memory.status.index import dead_letter
 from memory.store.dead_letters import EMBEDDING_REFUSED
-from memory.store.reader import DeadLetterRow, IndexedFile, StoredChunk
+from memory.store.reader import IndexedFile, StoredChunk
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.writer import Store
 from memory.transcripts.folding import readable
@@ -34,6 +33,7 @@ from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Settings
+from schemas.status import DeadLetter
 
 
 @click.group("dead")
@@ -165,7 +165,7 @@ def _name(failure: Failure) -> dict[str, Any]:
 def _body(failure: Failure) -> dict[str, Any]:
     if failure.letter is None:
         return _name(failure)
-    return dead_letter(failure.letter).model_dump(by_alias=True) | {"agent": failure.agent.id}
+    return failure.letter.model_dump(by_alias=True) | {"agent": failure.agent.id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Failure:
 
     agent: AgentSettings
     key: DocumentKey
-    letter: DeadLetterRow | None
+    letter: DeadLetter | None
     file: IndexedFile | None = None
     refused: Sequence[StoredChunk] = ()
     left_out: bool = False
@@ -229,8 +229,8 @@ def _find(settings: Settings, agent: AgentSettings, path: str) -> Failure | None
     return next((failure for failure in failures if failure.letter is not None), None) or next(dropped, None)
 
 
-def _letters(readers: Sequence[StoreReader]) -> dict[DocumentKey, DeadLetterRow]:
-    letters: dict[DocumentKey, DeadLetterRow] = {}
+def _letters(readers: Sequence[StoreReader]) -> dict[DocumentKey, DeadLetter]:
+    letters: dict[DocumentKey, DeadLetter] = {}
     for letter in (letter for reader in readers for letter in reader.dead_letters()):
         letters.setdefault(letter.key, letter)
     return letters
@@ -304,7 +304,7 @@ def _by_agent(
 
 
 def _failure(
-    agent: AgentSettings, key: DocumentKey, letter: DeadLetterRow | None, readers: Sequence[StoreReader]
+    agent: AgentSettings, key: DocumentKey, letter: DeadLetter | None, readers: Sequence[StoreReader]
 ) -> Failure:
     # A name that is not UTF-8 is listed escaped; no store holds it.
     file = next((file for reader in readers if (file := reader.file(key)) is not None), None)

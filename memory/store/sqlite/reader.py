@@ -17,7 +17,6 @@ from memory.store.reader import (
     MOST_BEGUN,
     MOST_NAMED,
     ChunkRow,
-    DeadLetterRow,
     Flaw,
     Hit,
     IndexedFile,
@@ -52,7 +51,7 @@ from memory.store.sqlite.schema import FILE_NAME
 from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
 from memory.store.sqlite_file import bytes_of
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
-from schemas.status import IndexCounts
+from schemas.status import DeadLetter, IndexCounts
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
 SELECT_FILES = f"SELECT id, {FILE_COLUMNS} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant
@@ -339,7 +338,7 @@ class StoreReader:
             chunk_counts = self._frequencies.of(connection, match_terms(query))
             return TermCounts(self._frequencies.chunks(connection), dict(zip(names, chunk_counts, strict=True)))
 
-    def dead_letters(self) -> list[DeadLetterRow]:
+    def dead_letters(self) -> list[DeadLetter]:
         """Return the documents that could not be indexed, or only in part, newest first."""
         return [dead_letter(row) for row in self._fetch(SELECT_DEAD_LETTERS)]
 

@@ -10,7 +10,6 @@ import apsw
 
 from memory.store.reader import (
     ChunkRow,
-    DeadLetterRow,
     Hit,
     IndexedFile,
     StoredChunk,
@@ -22,6 +21,7 @@ from memory.store.sqlite.schema import SELECT_META
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import Permanent
 from schemas.lazy_module import LazyModule
+from schemas.status import DeadLetter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,10 +105,9 @@ def chunk_row(row: Sequence[Any]) -> ChunkRow:
     return ChunkRow(chunk_id, DocumentKey(source, path), ordinal if ordinal >= 0 else -1 - ordinal, *rest)
 
 
-def dead_letter(row: Sequence[Any]) -> DeadLetterRow:
+def dead_letter(row: Sequence[Any]) -> DeadLetter:
     """Convert a row of `DEAD_LETTER_COLUMNS`."""
-    source, path, *rest = row
-    return DeadLetterRow(DocumentKey(source, path), *rest)
+    return DeadLetter.model_validate(dict(zip(DEAD_LETTER_COLUMNS.split(", "), row, strict=True)))
 
 
 def refused_of(connection: apsw.Connection, file_id: int) -> list[StoredChunk]:

@@ -20,7 +20,7 @@ import apsw
 from memory.chunking.chunker import Chunk
 from memory.chunking.segmenting import index_text, index_title
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
-from memory.store.reader import NOWHERE, DeadLetterRow, TranscriptPosition, Vector, VectorState
+from memory.store.reader import NOWHERE, TranscriptPosition, Vector, VectorState
 from memory.store.sqlite import vectors
 from memory.store.sqlite.maintenance import UNERASED_SINCE
 from memory.store.sqlite.rows import (
@@ -48,6 +48,7 @@ from memory.store.writer import (
     WriteOutcome,
 )
 from schemas.documents import DocumentKey
+from schemas.status import DeadLetter
 
 T = TypeVar("T")
 
@@ -305,7 +306,7 @@ class WriteTransaction:
         self.changed = self.changed or dropped is not None
         return dropped is not None and bool(dropped[0])
 
-    def _letter(self, key: DocumentKey) -> DeadLetterRow | None:
+    def _letter(self, key: DocumentKey) -> DeadLetter | None:
         row = fetch_one(self._connection, SELECT_DEAD_LETTER, name_of(key))
         return dead_letter(row) if row is not None else None
 
