@@ -318,11 +318,9 @@ def _memory_routes(service: _Service) -> APIRouter:
         authorization: Authorization = None,
     ) -> Response:
         visible_agents = service.authorizer.visible(authorization, agent)
-        if not deep:
-            return _json(await asyncio.to_thread(service.agents.status, visible_agents, deep=False))
-        # It reads whole indexes: one request at a time, and waiting requests hold no thread that a search could use.
-        async with deep_turn:
-            return _json(await asyncio.to_thread(service.agents.status, visible_agents, deep=True))
+        # A deep look reads whole indexes: one at a time, and waiting requests hold no thread that a search could use.
+        async with deep_turn if deep else nullcontext():
+            return _json(await asyncio.to_thread(service.agents.status, visible_agents, deep=deep))
 
     return router
 

@@ -32,6 +32,7 @@ from schemas.settings import AgentSettings, MemorySettings, Settings
 from schemas.status import (
     AgentStatus,
     Availability,
+    DiskState,
     EndpointCondition,
     EndpointStatus,
     IndexState,
@@ -64,18 +65,20 @@ def agent_status(
     # The queue first, the disk last: a document indexed in between then looks up to date, never forgotten.
     pending, progress = queue.pending(agent.id), queue.vector_progress(agent.id)
     watch = read_watch_state(settings.home, agent.id)
-    watched = watch is not None and watch.mode != "off" and pending is not None
-    held_back = pending is not None and pending.held_back
-    wanted_digest = fingerprint(agent, choice.identity).digest
-    index = look_into_index(
-        agent, sources, fingerprint=wanted_digest, watched=watched, held_back=held_back, now=now, deep=deep
+    index = look_into_index(sources, fingerprint=fingerprint(agent, choice.identity).digest, deep=deep)
+    disk = index.comparison.disk_state(
+        sources.files,
+        sync=agent.sync,
+        now=now,
+        watched=watch is not None and watch.mode != "off" and pending is not None,
+        held_back=pending is not None and pending.held_back,
     )
     vector_search = _vector_search(choice, index, sources.provider_failure)
-    state, disk, backlog = index.state, index.disk, queue_state(pending, now=now)
+    state, backlog = index.state, queue_state(pending, now=now)
     if state.building is not None:
         with suppress(RecalldError):  # a worker sets a damaged one aside and begins anew
             # Imported transcripts are not in the scan, but in the generation that answers.
-            documents = max(index.scan.count, state.files)
+            documents = max(index.comparison.scan.count, state.files)
             build = build_progress(sources.generations, documents=documents, rate=progress.rate)
             state = state.model_copy(update={"build": build})
     endpoint = queue.endpoint(provider.account, provider.model) if provider is not None else None
@@ -108,7 +111,7 @@ def agent_status(
         text=index.text_search,
         by_text=agent.query.hybrid.enabled,
     )
-    conditions += _look_conditions(agent.id, index, backlog, queue_expected=sources.queue_expected)
+    conditions += _look_conditions(agent.id, index, disk, backlog, queue_expected=sources.queue_expected)
     return AgentStatus(
         agent=agent.id,
         ok=not conditions,
@@ -185,7 +188,7 @@ def with_conditions(agent: AgentStatus, conditions: Iterable[Condition], *, now:
 
 def endpoint_conditions(
     endpoint: EndpointStatus | None,
-    progress: VectorProgress | None,
+    progress: VectorProgress,
     conditions: Iterable[Condition],
     *,
     provider: str,
@@ -200,11 +203,9 @@ def endpoint_conditions(
     if endpoint.condition is EndpointCondition.STOPPED:
         # A query may have found out while no worker has anything to embed.
         yield Condition(ConditionCode.PROVIDER_REFUSES, provider, params={"error": endpoint.reason or "refuses"})
-    elif endpoint.since is not None:
-        still_since = max(endpoint.since, progress.at if progress is not None else 0.0)
-        if now - still_since > SILENCE_SECONDS:
-            params: dict[str, Param] = {"reason": endpoint.reason or "a request was not answered"}
-            yield Condition(ConditionCode.PROVIDER_SILENT, provider, endpoint.since, params)
+    elif endpoint.since is not None and now - max(endpoint.since, progress.at) > SILENCE_SECONDS:
+        params: dict[str, Param] = {"reason": endpoint.reason or "a request was not answered"}
+        yield Condition(ConditionCode.PROVIDER_SILENT, provider, endpoint.since, params)
 
 
 def _is_explained(conditions: Iterable[Condition], provider: str) -> bool:
@@ -237,9 +238,11 @@ def figure_conditions(
             yield Condition(ConditionCode.BUILD_STUCK, since=build.last_change_at, params=params)
 
 
-def _look_conditions(agent: str, index: IndexLook, queue: QueueState, *, queue_expected: bool) -> Iterator[Condition]:
+def _look_conditions(
+    agent: str, index: IndexLook, disk: DiskState, queue: QueueState, *, queue_expected: bool
+) -> Iterator[Condition]:
     """Yield the documents that failed or have no job, findings of a deep look, and a queue that is away."""
-    disk, failed = index.disk, len(index.dead_letters)
+    failed = len(index.dead_letters)
     if disk.missing + disk.stale + disk.vanished > queue.pending + failed:
         params: dict[str, Param] = {"missing": disk.missing, "stale": disk.stale, "vanished": disk.vanished}
         yield Condition(ConditionCode.DOCUMENTS_UNQUEUED, agent, params=params)
@@ -281,7 +284,7 @@ def _conditions(
     since = {(condition.code, condition.subject): condition.since for condition in reported}
     conditions = [
         replace(problem, since=since.get((problem.code, redact(problem.subject)), now))
-        for problem in index.scan.problems
+        for problem in index.comparison.scan.problems
     ]
     if index.trouble is not None:
         conditions.append(Condition(ConditionCode.INDEX_UNREADABLE, agent.id, params={"error": index.trouble}))

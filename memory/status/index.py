@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 
-from memory.documents.agent_files import AgentFiles, Scan
+from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import Comparison, compare
 from memory.documents.scan import KnownFiles
 from memory.index.generations import Generations, begun_at
@@ -18,13 +17,11 @@ from memory.transcripts.folding import UnknownLines
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.errors import RecalldError
 from schemas.ports import PendingReader
-from schemas.settings import AgentSettings
 from schemas.status import (
     Availability,
     BuildState,
     DeadLetter,
     DeepFindings,
-    DiskState,
     IndexCounts,
     IndexState,
     SourceCount,
@@ -62,12 +59,11 @@ class StatusSources:
 class IndexLook:
     """Findings of a look. `integrity` is None unless it was asked for, and its check ended.
 
-    `trouble` is the reason why the index cannot be read. `scan` is of the disk, and `disk` compares it with the index.
+    `trouble` is the reason why the index cannot be read. `comparison` is that of the disk with the index.
     """
 
     state: IndexState
-    scan: Scan
-    disk: DiskState
+    comparison: Comparison
     text_search: Availability
     dead_letters: tuple[DeadLetter, ...] = ()
     notes: tuple[str, ...] = ()
@@ -75,53 +71,30 @@ class IndexLook:
     trouble: str | None = None
 
 
-def look_into_index(
-    agent: AgentSettings,
-    sources: StatusSources,
-    *,
-    fingerprint: str,
-    watched: bool,
-    held_back: bool,
-    now: float,
-    deep: bool,
-) -> IndexLook:
+def look_into_index(sources: StatusSources, *, fingerprint: str, deep: bool) -> IndexLook:
     """Look into the answering index and compare it with the disk, which is looked at last.
 
-    A document that is indexed in between looks up to date. `fingerprint` is that of an index that needs no
-    rebuild. `watched`: producers follow the files; `held_back`: they hold back changes.
+    A document that is indexed in between looks up to date. `fingerprint` is that of an index that needs no rebuild.
     """
-    counted = partial(
-        Comparison.disk_state, files=sources.files, sync=agent.sync, now=now, watched=watched, held_back=held_back
-    )
     trouble: RecalldError | None = None
     state = IndexState()
     try:
         state = IndexState(generation=sources.generations.current(), building=sources.generations.next())
         with sources.lease() as reader:
             if reader is not None:
-                return _look(sources, reader, state, counted, fingerprint=fingerprint, deep=deep)
+                return _look(sources, reader, state, fingerprint=fingerprint, deep=deep)
     except RecalldError as error:
         trouble = error
-    comparison = compare(sources.files, None)
     return IndexLook(
         state=state,
-        scan=comparison.scan,
-        disk=counted(comparison),
+        comparison=compare(sources.files, None),
         text_search=Availability(available=trouble is None, reason=None if trouble is None else UNREADABLE),
         integrity=(*([Flaw(trouble)] if trouble is not None else []),) if deep else None,
         trouble=None if trouble is None else str(trouble),
     )
 
 
-def _look(
-    sources: StatusSources,
-    reader: StoreReader,
-    state: IndexState,
-    counted: Callable[[Comparison], DiskState],
-    *,
-    fingerprint: str,
-    deep: bool,
-) -> IndexLook:
+def _look(sources: StatusSources, reader: StoreReader, state: IndexState, *, fingerprint: str, deep: bool) -> IndexLook:
     chunks = {source: reader.chunks_by_path(source) for source in (MEMORY_SOURCE, SESSIONS_SOURCE)}
     state = IndexState(
         **dict(reader.counts()),
@@ -150,8 +123,7 @@ def _look(
         remarks[_MAX_NOTES:] = [f"... and {len(remarks) - _MAX_NOTES} more"]
     return IndexLook(
         state=state,
-        scan=comparison.scan,
-        disk=counted(comparison),
+        comparison=comparison,
         text_search=Availability(available=reader.text_reason is None, reason=reader.text_reason),
         dead_letters=dead_letters,
         notes=(*remarks, *notes),

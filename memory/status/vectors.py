@@ -32,7 +32,7 @@ STUCK_SECONDS = 120.0
 
 def vector_progress(
     index: IndexState,
-    progress: VectorProgress | None,
+    progress: VectorProgress,
     agent: AgentSettings,
     provider: EmbeddingProvider | None,
     now: float,
@@ -48,10 +48,10 @@ def vector_progress(
     estimate has passed: then there is neither a rate nor an estimate.
     """
     if not index.vectors_pending:
-        return VectorState(rate=progress.rate if progress is not None and progress.rate > 0 else None), None
-    fresh = max(progress.at if progress is not None else 0.0, index.last_commit_at or 0.0)
+        return VectorState(rate=progress.rate or None), None
+    fresh = max(progress.at, index.last_commit_at or 0.0)
     lately = now - fresh <= LATELY_SECONDS
-    measured = progress.rate if progress is not None and progress.rate > 0 and lately else None
+    measured = progress.rate or None if lately else None
     expected = provider.limits.chunks_per_second if provider is not None else None
     limited = agent.remote.requests_per_minute is not None or agent.remote.tokens_per_minute is not None
     rate = measured or (None if limited else expected)

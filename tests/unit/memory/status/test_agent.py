@@ -88,7 +88,7 @@ def test_an_endpoint_that_refuses_or_is_silent_is_a_condition_told_once(
 ):
     since = None if seconds is None else NOW - seconds
     state = EndpointStatus(EndpointCondition(condition), None, "openai has not answered a request", since)
-    progress = None if vectors_ago is None else VectorProgress(rate=1.0, at=NOW - vectors_ago)
+    progress = VectorProgress() if vectors_ago is None else VectorProgress(rate=1.0, at=NOW - vectors_ago)
     reported = (Condition(ConditionCode.PROVIDER_FAILS, failing),)
     assert [one.code for one in endpoint_conditions(state, progress, reported, provider="openai", now=NOW)] == found
 
