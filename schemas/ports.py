@@ -82,23 +82,15 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """Number that all processes of a namespace counted together: a declared counter's name and labels' values."""
-
-    metric: str
-    labels: tuple[str, ...]
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
 class FleetNumbers:
     """Numbers of all processes of a namespace, for metrics.
 
+    `counts` maps the name of a declared counter, then the values of its labels, to the number of all processes.
     `freshness` counts event-to-searchable times by the upper bound of their bucket (seconds; the last is infinite), and
     `freshness_sum` adds them up. `queues` are messages that wait, run or are delayed, by queue.
     """
 
-    counts: tuple[Count, ...] = ()
+    counts: Mapping[str, Mapping[tuple[str, ...], int]] = field(default_factory=dict)
     freshness: Mapping[float, int] = field(default_factory=dict)
     freshness_sum: float = 0.0
     queues: Mapping[str, int] = field(default_factory=dict)

@@ -43,8 +43,7 @@ class ServiceMetrics:
     def scrape(self, visible_agents: Sequence[str]) -> bytes:
         """Return everything in Prometheus text format, with the present numbers of the visible agents."""
         queues = queue_view(self._agents, visible_agents).agents
-        now = CollectorRegistry()
-        now.register(_Collected([*_of_process(self._agents), *_of_agents(queues), *self._usage(visible_agents)]))
+        now = _Collected([*_of_process(self._agents), *_of_agents(queues), *self._usage(visible_agents)])
         return generate_latest(self._registry) + generate_latest(now)
 
     def _usage(self, visible_agents: Sequence[str]) -> Iterator[Metric]:
@@ -97,8 +96,7 @@ def _fleet(numbers: FleetNumbers) -> Iterator[Metric]:
         metrics.MAINTENANCE_SECONDS,
         metrics.EMBEDDING_CACHE,
     ):
-        counts = {count.labels: count.number for count in numbers.counts if count.metric == metric.name}
-        yield prometheus.family(metric, counts)
+        yield prometheus.family(metric, numbers.counts.get(metric.name, {}))
 
 
 def _of_agents(queues: Sequence[AgentQueue]) -> Iterator[Metric]:

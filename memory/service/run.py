@@ -104,17 +104,19 @@ class Registration:
         """Return the HMAC-SHA256 (RFC 2104) of a nonce, in hex."""
         return hmac.new(self._secret.encode(), nonce.encode(), "sha256").hexdigest()
 
-    def keep(self) -> bool:
-        """Register this service unless another one is; return True if this one is.
-
-        Raises:
-            OSError: the home folder cannot be written.
-        """
-        if self._lock is None and not self._take():
-            return False
-        if read_derived(self._path) != self._entry:
-            write_derived(self._path, self._entry)
-        return True
+    def keep(self) -> str | None:
+        """Register this service unless another one is; return the reason if it is not the registered one."""
+        try:
+            if self._lock is None:
+                self._take()
+            if read_derived(self._path) != self._entry:
+                write_derived(self._path, self._entry)
+        except BlockingIOError:
+            # Commands keep using the service of `up`.
+            return "another service of this home runs and stays the registered one"
+        except OSError as error:  # a full disk, say; the next look tries again
+            return str(error)
+        return None
 
     def withdraw(self) -> None:
         """Remove the entry if it is this service's."""
@@ -126,18 +128,15 @@ class Registration:
         os.close(self._lock)
         self._lock = None
 
-    def _take(self) -> bool:
+    def _take(self) -> None:
         self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except OSError:
             os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                return False
             raise
         self._lock = descriptor
-        return True
 
 
 async def _run(
@@ -163,9 +162,13 @@ async def _run(
             elif server.started and time.monotonic() >= look_at:
                 # Again and again: the registered service may go, for example the one of a killed `up`.
                 look_at = time.monotonic() + _REGISTRATION_SECONDS
-                _register(registration, first=not announced)
-                if on_ready is not None and not announced:
-                    on_ready()
+                reason = registration.keep()
+                if not announced:
+                    _log.info("service_listening", host=registration.host, port=registration.port)
+                    if reason is not None:
+                        _log.warning("service_not_registered", reason=reason)
+                    if on_ready is not None:
+                        on_ready()
                 announced = True
             await asyncio.wait((serving,), timeout=_POLL_SECONDS if announced else 0.01)
         await serving
@@ -173,17 +176,3 @@ async def _run(
         pulses.close()
         registration.withdraw()
         _log.info("service_stopped", port=registration.port)
-
-
-def _register(registration: Registration, *, first: bool) -> None:
-    reason = None
-    try:
-        if not registration.keep():
-            # Commands keep using the service of `up`.
-            reason = "another service of this home runs and stays the registered one"
-    except OSError as error:  # a full disk, say; the next look tries again
-        reason = str(error)
-    if first:
-        _log.info("service_listening", host=registration.host, port=registration.port)
-        if reason is not None:
-            _log.warning("service_not_registered", reason=reason)

@@ -141,8 +141,7 @@ def _cache_state(settings: Settings, pending: PendingReader) -> CacheState:
     if not settings.cache.enabled or not path.is_file():
         return CacheState(enabled=settings.cache.enabled)
     fleet = pending.fleet()
-    counts = fleet.counts if fleet is not None else ()
-    looks = {count.labels: count.number for count in counts if count.metric == EMBEDDING_CACHE.name}
+    looks = fleet.counts.get(EMBEDDING_CACHE.name, {}) if fleet is not None else {}
     return CacheState(
         enabled=True,
         entries=EmbeddingCacheReader(path).entries(),

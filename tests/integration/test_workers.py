@@ -60,7 +60,8 @@ def on_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[OnRead], None]:
 def jobs(workers: Workers, actor: str) -> int:
     """Stop the workers; return how many jobs of an actor they ran."""
     workers.stop()
-    return sum(count.number for count in workers.health.counters.read() if count.labels[:1] == (actor,))
+    counts = workers.health.counters.read().values()
+    return sum(number for by_labels in counts for labels, number in by_labels.items() if labels[:1] == (actor,))
 
 
 class Gate:

@@ -223,7 +223,6 @@ class HealthStore(PendingReader):
 
     def fleet(self) -> FleetNumbers | None:
         """Return the counts of all processes; None if the broker does not answer."""
-        counts = self.counters.read()
         fresh = self._client.hgetall(self._keys.freshness())
         with self._client.pipeline(transaction=False) as pipe:
             for queue in QUEUES:
@@ -231,7 +230,7 @@ class HealthStore(PendingReader):
                 pipe.hlen(self._keys.delayed_messages(queue))
             lengths = pipe.execute()
         return FleetNumbers(
-            counts=tuple(counts),
+            counts=self.counters.read(),
             freshness={bound: int(fresh.get(str(bound).encode(), 0)) for bound in (*FRESHNESS_BUCKETS, math.inf)},
             freshness_sum=float(fresh.get(b"sum", 0.0)),
             queues={queue: int(sum(lengths[2 * i : 2 * i + 2])) for i, queue in enumerate(QUEUES)},

@@ -17,7 +17,7 @@ import structlog
 
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, METRICS, Kind, Metric, Scope
-from schemas.ports import Count, SpooledUsage, Usage, UsageRecorder
+from schemas.ports import SpooledUsage, Usage, UsageRecorder
 from workers.queue.connection import BrokerClient
 from workers.queue.names import Keys
 
@@ -113,14 +113,14 @@ class FleetCounters(UsageRecorder):
             if failed:
                 log.warning("counts_lost", commands=len(failed), error=str(failed[0]))
 
-    def read(self) -> Sequence[Count]:
-        """Return the counts of all processes, of the metrics that this version has. Raises BrokerUnavailable."""
-        counts = []
+    def read(self) -> Mapping[str, Mapping[tuple[str, ...], int]]:
+        """Return `FleetNumbers.counts`, of the metrics that this version has. Raises BrokerUnavailable."""
+        counts: dict[str, dict[tuple[str, ...], int]] = {}
         for field, number in self._client.hgetall(self._keys.counters).items():
             name, *labels = json.loads(field)
             metric = _COUNTED.get(name)
             if metric is not None and len(labels) == len(metric.labels):
-                counts.append(Count(metric=name, labels=tuple(map(str, labels)), number=int(number)))
+                counts.setdefault(name, {})[tuple(map(str, labels))] = int(number)
         return counts
 
     def usage(self, agent: str, *, day: date | None = None, queries: bool = True) -> Sequence[Usage]:
