@@ -207,3 +207,10 @@ JOB_SECONDS = _seconds(
 
 #: All of them, in the order of their declaration.
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+
+#: Name -> counter that the broker sums for all processes. Those of agents are made from their usage.
+FLEET_COUNTERS = {
+    metric.name: metric
+    for metric in METRICS
+    if metric.scope is Scope.FLEET and metric.kind is Kind.COUNTER and "agent" not in metric.labels
+}

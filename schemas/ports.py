@@ -159,9 +159,11 @@ class PendingReader:
         """Return the state of each process that should run; none when the broker does not answer."""
         return ()
 
-    def broker(self) -> BrokerState | None:
-        """Return the server of the queue, or its refusal; None when it does not answer."""
-        return None
+    def broker(self) -> BrokerState:
+        """Return the server of the queue. One that refuses, or does not answer, is not reachable."""
+        from schemas.status import BrokerState
+
+        return BrokerState(reachable=False, private=False)
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """Return the cost of embedding for this agent, by provider and model: on one day (UTC), else in total.
@@ -177,11 +179,6 @@ class PendingReader:
     def fleet(self) -> FleetNumbers | None:
         """Return the numbers of all processes together; None when the broker does not answer."""
         return None
-
-
-def refusal_of(broker: BrokerState | None) -> str | None:
-    """Return the reason why an answering broker takes nothing new; None if it does, or does not answer."""
-    return None if broker is None or broker.writable else broker.warning or "the broker takes nothing new"
 
 
 @dataclass(frozen=True, slots=True)

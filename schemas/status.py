@@ -220,6 +220,11 @@ class BrokerState(Wire):
     warning: str | None = None
     writable: bool = True
 
+    @property
+    def refusal(self) -> str | None:
+        """Return the reason why it takes nothing new; None if it does, or does not answer."""
+        return None if self.writable else self.warning or "the broker takes nothing new"
+
 
 class DiskUse(Wire):
     """Bytes that recalld keeps (indexes, cache, models, broker, log), and bytes that are free on that disk."""

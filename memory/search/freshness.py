@@ -14,7 +14,7 @@ from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import Event, EventInbox, Pending, PendingReader, refusal_of
+from schemas.ports import Event, EventInbox, Pending, PendingReader
 from schemas.search import PendingState
 from schemas.settings import AgentSettings, Settings
 
@@ -123,7 +123,7 @@ class Freshness:
     def _unwatched_reason(self, queue: PendingReader) -> Condition | None:
         """Return the reason why changes of files are missed, cached for some seconds."""
         if time.monotonic() >= self._unwatched[0]:
-            if (refusal := refusal_of(queue.broker())) is not None:
+            if (refusal := queue.broker().refusal) is not None:
                 reason: Condition | None = Condition(ConditionCode.CHANGES_UNSEEN, params={"reason": refusal})
             else:
                 reason = not_watched(known_processes(queue, wait=None))

@@ -22,7 +22,7 @@ from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_st
 from memory.status.processes import known_processes, shared_conditions
 from schemas.conditions import Condition
 from schemas.errors import RecalldError
-from schemas.ports import EventInbox, PendingReader, refusal_of
+from schemas.ports import EventInbox, PendingReader
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, IndexCounts, Status
 
@@ -45,9 +45,10 @@ AGENTS_AT_A_TIME = 10
 class Probe:
     """State of an index at its last probe: `problem` if it cannot be opened, else its counts, None without an index.
 
-    `revision` differs after every commit.
+    `revision` differs after every commit. `looked` is False before the first probe.
     """
 
+    looked: bool = True
     problem: str | None = None
     counts: IndexCounts | None = None
     dead_letters: int = 0
@@ -63,7 +64,7 @@ class ServedAgent:
         self.manager = manager
         self.reason = reason
         self.builtin: SearchableMemory = manager or UnavailableMemory(settings, reason or "there is no such memory")
-        self.probe: Probe | None = None
+        self.probe = Probe(looked=False)
         self.probed_at = 0.0
         self._looks: Looks | None = None
         self._status: tuple[float, AgentStatus] | None = None
@@ -84,11 +85,12 @@ class ServedAgent:
                 probe = Probe()
                 if reader is not None:
                     revision = blake2s(repr(reader.change_token()).encode(), digest_size=8).hexdigest()
-                    probe = Probe(None, reader.counts(), len(reader.dead_letters()), revision)
+                    letters = len(reader.dead_letters())
+                    probe = Probe(counts=reader.counts(), dead_letters=letters, revision=revision)
         except RecalldError as error:
             looks, probe = None, Probe(problem=str(error))
             # Log it once: a client may probe every two seconds.
-            if self.probe is None or self.probe.problem != probe.problem:
+            if self.probe.problem != probe.problem:
                 _log.warning("index_probe_failed", agent=self.agent, exc_info=True)
         self._looks, self.probe, self.probed_at = looks, probe, time.monotonic()
         return True
@@ -190,9 +192,9 @@ class ServedAgents:
         the state that `look_around` found.
         """
         openable = [served for served in self.served.values() if served.manager is not None]
-        unprobed = [served.agent for served in openable if served.probe is None]
-        self.probed([*(agent for agent, _ in self._problems()), *unprobed][:AGENTS_AT_A_TIME])
-        return next((f"{agent}: {problem}" for agent, problem in self._problems()), None)
+        unprobed = [served.agent for served in openable if not served.probe.looked]
+        self.probed([*self._problems(), *unprobed][:AGENTS_AT_A_TIME])
+        return next((f"{agent}: {problem}" for agent, problem in self._problems().items()), None)
 
     def probed(self, agents: Sequence[str]) -> list[ServedAgent]:
         """Return these agents after a look into their changed indexes, as far as time allows."""
@@ -205,17 +207,14 @@ class ServedAgents:
                 before = served.probe
                 if not served.look(until=until):
                     break
-                is_changed = (
-                    before is not None and served.probe is not None and served.probe.revision != before.revision
-                )
+                is_changed = before.looked and served.probe.revision != before.revision
                 if is_changed and (backend := self._backend_of(served)) is not None:
                     backend.sync()
         return served_agents
 
     def shared_conditions(self) -> tuple[Condition, ...]:
         """Return the conditions of the queue and of the processes that work for all agents."""
-        refusal = refusal_of(self.queue.broker())
-        if refusal is not None:
+        if (refusal := self.queue.broker().refusal) is not None:
             return (read_only_broker(refusal),)
         return tuple(shared_conditions(known_processes(self.queue, wait=None), now=time.time()))
 
@@ -247,7 +246,7 @@ class ServedAgents:
         self._sizes = home_sizes(self._settings, self.queue)
         return self._sizes
 
-    def _problems(self) -> list[tuple[str, str]]:
+    def _problems(self) -> dict[str, str]:
         """Return agents and reasons for which their indexes could not be opened."""
-        probes = [(agent, served.probe) for agent, served in self.served.items()]
-        return [(agent, probe.problem) for agent, probe in probes if probe is not None and probe.problem is not None]
+        problems = ((agent, served.probe.problem) for agent, served in self.served.items())
+        return {agent: problem for agent, problem in problems if problem is not None}

@@ -18,7 +18,7 @@ from memory.service.overview import queue_view
 from memory.telemetry import prometheus
 from schemas import metrics
 from schemas.conditions import ConditionCode
-from schemas.ports import FleetNumbers, refusal_of
+from schemas.ports import FleetNumbers
 from schemas.service import AgentQueue
 from schemas.status import EndpointCondition
 from schemas.version import recalld_version
@@ -75,7 +75,7 @@ def _of_process(agents: ServedAgents) -> Iterator[Metric]:
     yield prometheus.family(metrics.CACHED_ANSWERS, {("hit",): answers.hits, ("miss",): answers.misses})
     yield prometheus.family(metrics.CACHED_ANSWERS_BYTES, {(): answers.kept_bytes})
     yield prometheus.family(metrics.OPEN_INDEXES, {(): len(agents.resources.open_indexes)})
-    is_writable = fleet is not None and refusal_of(agents.queue.broker()) is None
+    is_writable = fleet is not None and agents.queue.broker().refusal is None
     yield prometheus.family(metrics.BROKER_UP, {(): float(is_writable)})
     if fleet is not None:
         yield from _fleet(fleet)
@@ -86,16 +86,7 @@ def _fleet(numbers: FleetNumbers) -> Iterator[Metric]:
     queues: prometheus.Numbers = {(queue,): messages for queue, messages in numbers.queues.items()}
     yield prometheus.family(metrics.QUEUE_MESSAGES, queues)
     yield prometheus.histogram_family(metrics.EVENT_TO_SEARCHABLE_SECONDS, numbers.freshness, numbers.freshness_sum)
-    for metric in (
-        metrics.CHANGES,
-        metrics.JOBS,
-        metrics.DOCUMENTS,
-        metrics.COMMITS,
-        metrics.VECTORS,
-        metrics.MAINTENANCE,
-        metrics.MAINTENANCE_SECONDS,
-        metrics.EMBEDDING_CACHE,
-    ):
+    for metric in metrics.FLEET_COUNTERS.values():
         yield prometheus.family(metric, numbers.counts.get(metric.name, {}))
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from memory.documents.roots import note_date
-from memory.service.agents import Probe, ServedAgent, ServedAgents
+from memory.service.agents import ServedAgent, ServedAgents
 from memory.status.agent import endpoint_conditions, in_words, queue_state
 from memory.status.vectors import no_vectors
 from schemas.conditions import Condition, ConditionCode
@@ -46,7 +46,7 @@ def dead_letters(agents: ServedAgents, visible_agents: Sequence[str]) -> DeadLet
     """Return the newest dead letters of the visible agents. `queue_view` has the reason why an index cannot be read."""
     letters: list[AgentDeadLetter] = []
     for served in agents.probed(visible_agents):
-        if served.manager is None or served.probe is None or not served.probe.dead_letters:
+        if served.manager is None or not served.probe.dead_letters:
             continue
         try:
             with served.manager.reading() as reader:
@@ -105,8 +105,7 @@ def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[Condit
     if manager is None:
         return AgentQueue(agent=agent, queue=state, troubles=in_words(shared, now=now), error=served.reason)
     choice = manager.embedder.documents
-    provider = choice.provider
-    probe = served.probe or Probe()
+    provider, probe = choice.provider, served.probe
     counts = probe.counts or IndexCounts()
     endpoint = agents.queue.endpoint(provider.account, provider.model) if provider is not None else None
     conditions = [*filter(None, [no_vectors(agent, choice.lacking, counts)]), *agents.queue.conditions(agent)]
@@ -118,7 +117,7 @@ def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[Condit
     return AgentQueue(
         agent=agent,
         queue=state,
-        looked=served.probe is not None,
+        looked=probe.looked,
         counts=probe.counts,
         dead_letters=probe.dead_letters,
         revision=probe.revision,

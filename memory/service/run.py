@@ -70,10 +70,7 @@ def serve(
     listener = listen(
         settings.service.host, settings.service.port, key="service.host", advice="choose another with --port"
     )
-    gives_context = any(agent.context.injection.enabled for agent in settings.agents)
-    registration = Registration(
-        settings.home, settings.service.host, listener.getsockname()[1], gives_context=gives_context
-    )
+    registration = Registration(settings, listener.getsockname()[1])
     try:
         app = create_app(settings, pending, inbox=inbox, coordinate=coordinate, proof=registration.proof)
         server = BoundedServer(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
@@ -89,14 +86,14 @@ class Registration:
     with its HMAC: a program that got the port of a service that died cannot.
     """
 
-    def __init__(self, home: Path, host: str, port: int, *, gives_context: bool = False) -> None:
-        self.host = host
+    def __init__(self, settings: Settings, port: int) -> None:
+        self.host = settings.service.host
         self.port = port
-        self._path = home / SERVICE_FILE
-        self._lock_path = home / LOCK_FILE
+        self._path = settings.home / SERVICE_FILE
+        self._lock_path = settings.home / LOCK_FILE
         self._secret = secrets.token_hex(32)
-        self._entry: dict[str, str | int] = {"host": host, "port": port, "pid": os.getpid(), "secret": self._secret}
-        if gives_context:
+        self._entry: dict[str, object] = {"host": self.host, "port": port, "pid": os.getpid(), "secret": self._secret}
+        if any(agent.context.injection.enabled for agent in settings.agents):
             self._entry["givesContext"] = True  # hooks of programs ask for it
         self._lock: int | None = None
 

@@ -28,7 +28,7 @@ from memory.status.run_files import frozen_pid, read_hooks_state
 from memory.store.sqlite_file import bytes_of
 from schemas.conditions import Condition, ConditionCode
 from schemas.metrics import EMBEDDING_CACHE
-from schemas.ports import PendingReader, refusal_of
+from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, BrokerState, CacheState, DiskUse, Status, Versions
 from schemas.version import recalld_version
@@ -59,7 +59,7 @@ def whole_status(
     processes = known_processes(pending)
     now = time.time()
     shared = list(shared_conditions(processes, now=now))
-    if (refusal := refusal_of(broker)) is not None:
+    if (refusal := broker.refusal) is not None:
         shared.append(read_only_broker(refusal))
     elif not broker.reachable and broker.private and (pid := frozen_pid(settings.home)) is not None:
         shared.append(Condition(ConditionCode.PROCESS_STOPPED, "broker", params={"pid": pid}))
@@ -153,8 +153,7 @@ def _cache_state(settings: Settings, pending: PendingReader) -> CacheState:
 
 def broker_state(settings: Settings, pending: PendingReader) -> BrokerState:
     """Return the state of the queue's server."""
-    broker = pending.broker() or BrokerState(reachable=False, private=False)
-    return broker.model_copy(update={"private": settings.broker.url is None})
+    return pending.broker().model_copy(update={"private": settings.broker.url is None})
 
 
 @cache

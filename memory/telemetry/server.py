@@ -75,7 +75,7 @@ class TelemetryServer(ServerThread):
 
 
 def readiness(
-    broker_state: Callable[[], BrokerState | None],
+    broker_state: Callable[[], BrokerState],
     stalled_seconds: Callable[[], float],
     *,
     stalled_after_seconds: float,
@@ -90,8 +90,8 @@ def readiness(
 
     def answer() -> JSONResponse:
         reasons, broker = [*problems()], broker_state()
-        if broker is None or not broker.writable:
-            reasons.append((broker and broker.warning) or "the broker does not answer")
+        if not (broker.reachable and broker.writable):
+            reasons.append(broker.warning or "the broker does not answer")
         elif (stalled := stalled_seconds()) > stalled_after_seconds:
             reasons.append(
                 f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why"

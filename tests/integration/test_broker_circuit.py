@@ -54,7 +54,7 @@ def test_a_broker_that_is_away_is_asked_again_only_after_a_rest(settings: Settin
         assert health.pending("main") is None
         assert connections(listener) > 0
 
-        assert (health.pending("other"), health.broker(), health.fleet()) == (None, None, None)
+        assert (health.pending("other"), health.broker().reachable, health.fleet()) == (None, False, None)
         with pytest.raises(BrokerAway):
             client.ping()
         assert connections(listener) == 0

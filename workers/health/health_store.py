@@ -202,14 +202,13 @@ class HealthStore(PendingReader):
         silent = any(beat.silent_seconds > 2 * BEAT_SECONDS for beat in beats)
         return () if silent and not broker_facts(self._client).writable else process_states(beats)
 
-    def broker(self) -> BrokerState | None:
-        """Return the facts of the server that holds the queue, or its refusal; None if it does not answer."""
+    def broker(self) -> BrokerState:
+        """Return the facts of the server that holds the queue, or its refusal."""
         try:
             return broker_facts(self._client)
         except BrokerAway as error:
-            if error.refusal is None:
-                return None
-            return BrokerState(reachable=False, private=False, warning=error.refusal, writable=False)
+            refusal = error.refusal
+            return BrokerState(reachable=False, private=False, warning=refusal, writable=refusal is None)
 
     def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Return the state of a provider's account, with a request that has waited long for its answer.

@@ -16,14 +16,12 @@ from typing import Any
 import structlog
 
 from schemas.errors import BrokerUnavailable
-from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, METRICS, Kind, Metric, Scope
+from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, FLEET_COUNTERS, Metric
 from schemas.ports import SpooledUsage, Usage, UsageRecorder
 from workers.queue.connection import BrokerClient
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
-
-_COUNTED = {metric.name: metric for metric in METRICS if metric.scope is Scope.FLEET and metric.kind is Kind.COUNTER}
 
 #: Upper bounds in seconds of the histogram of event-to-searchable times.
 FRESHNESS_BUCKETS = EVENT_TO_SEARCHABLE_SECONDS.buckets
@@ -56,7 +54,7 @@ class FleetCounters(UsageRecorder):
 
     def add(self, metric: Metric, number: int = 1, *labels: str) -> None:
         """Count `number` more of a declared metric. `labels` are its labels' values, in their order."""
-        if _COUNTED.get(metric.name) is not metric or len(labels) != len(metric.labels):
+        if FLEET_COUNTERS.get(metric.name) is not metric or len(labels) != len(metric.labels):
             raise ValueError(f"{metric.name} is not counted in the broker with {len(labels)} labels")
         self._add({(self._keys.counters, field_of(metric, *labels)): number})
 
@@ -118,7 +116,7 @@ class FleetCounters(UsageRecorder):
         counts: dict[str, dict[tuple[str, ...], int]] = {}
         for field, number in self._client.hgetall(self._keys.counters).items():
             name, *labels = json.loads(field)
-            metric = _COUNTED.get(name)
+            metric = FLEET_COUNTERS.get(name)
             if metric is not None and len(labels) == len(metric.labels):
                 counts.setdefault(name, {})[tuple(map(str, labels))] = int(number)
         return counts

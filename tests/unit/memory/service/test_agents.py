@@ -39,8 +39,8 @@ def agents(several: Settings) -> Iterator[ServedAgents]:
 
 def chunks(agents: ServedAgents) -> list[int | None]:
     """Counts of the probes."""
-    probes = [one.probe for one in agents.probed(NAMES)]
-    return [probe.counts.chunks if probe is not None and probe.counts is not None else None for probe in probes]
+    counts = [served.probe.counts for served in agents.probed(NAMES)]
+    return [of_agent.chunks if of_agent is not None else None for of_agent in counts]
 
 
 def test_a_damaged_index_among_many_is_named_and_its_figures_are_unknown(several: Settings, agents: ServedAgents):
