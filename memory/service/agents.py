@@ -106,7 +106,10 @@ class ServedAgent:
 
 
 class ServedAgents:
-    """Agents of a service. Thread-safe."""
+    """Agents of a service. Thread-safe.
+
+    `coordinate` returns the limits that queries share with other users of their embedding provider.
+    """
 
     def __init__(
         self,
@@ -116,7 +119,7 @@ class ServedAgents:
         inbox: EventInbox | None,
         coordinate: Coordinate = alone,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self.queue = pending or PendingReader()
         self.resources = SearchResources(settings, coordinate=coordinate)
         #: By agent id, in the order of the settings.
@@ -176,7 +179,7 @@ class ServedAgents:
         statuses = tuple(
             status for agent in agents if (status := self._status_of(self.served[agent], deep=deep)) is not None
         )
-        return whole_status(self._settings, statuses, self.queue, sizes=self._sizes or self._look_at_home())
+        return whole_status(self.settings, statuses, self.queue, sizes=self._sizes or self._look_at_home())
 
     def look_around(self) -> None:
         """Look up the figures that cost more with every agent: the state of each index, and the sizes in the home."""
@@ -238,12 +241,12 @@ class ServedAgents:
     def _used_at(self, served: ServedAgent) -> float:
         """Return the Unix time of the last commit to an agent's index."""
         try:
-            return max(path.stat().st_mtime for path in (self._settings.indexes_path / served.agent).iterdir())
+            return max(path.stat().st_mtime for path in (self.settings.indexes_path / served.agent).iterdir())
         except (OSError, ValueError):
             return 0.0
 
     def _look_at_home(self) -> HomeSizes:
-        self._sizes = home_sizes(self._settings, self.queue)
+        self._sizes = home_sizes(self.settings, self.queue)
         return self._sizes
 
     def _problems(self) -> dict[str, str]:

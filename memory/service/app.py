@@ -24,7 +24,6 @@ from starlette.routing import Route
 
 from memory.context.agent_context import AgentContext
 from memory.context.injection import InjectedSessions
-from memory.embedding.coordination import Coordinate, alone
 from memory.http.authorization import Authorizer
 from memory.http.origin_guard import OriginGuard
 from memory.http.refusals import install, refusals
@@ -47,7 +46,6 @@ from schemas.context import (
     SessionKindOfPrompt,
 )
 from schemas.errors import RecalldError
-from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.service import (
     DeadLettersAnswer,
@@ -61,7 +59,7 @@ from schemas.service import (
     ToolList,
     ToolRequest,
 )
-from schemas.settings import Limits, Settings
+from schemas.settings import Limits
 from schemas.status import Status
 from schemas.version import recalld_version
 
@@ -115,21 +113,13 @@ _MCP_PATHS = ("/mcp", "/mcp/{agent}")
 _MCP_METHODS = ["POST"]
 
 
-def create_app(
-    settings: Settings,
-    pending: PendingReader | None = None,
-    *,
-    inbox: EventInbox | None = None,
-    coordinate: Coordinate = alone,
-    proof: Callable[[str], str] | None = None,
-) -> FastAPI:
-    """Build the service.
+def create_app(agents: ServedAgents, *, proof: Callable[[str], str] | None = None) -> FastAPI:
+    """Build the service of these agents, which closes them at its end.
 
-    `service.host` decides which Host headers are accepted and if clients need tokens. `coordinate` returns the limits
-    that queries share with other users of their embedding provider. `proof` maps a nonce to the proof that this is the
-    registered service of the home.
+    `service.host` decides which Host headers are accepted and if clients need tokens. `proof` maps a nonce to the proof
+    that this is the registered service of the home.
     """
-    service = _Service(settings, pending, inbox=inbox, coordinate=coordinate)
+    service = _Service(agents)
     mcp_routes, mcp_opened = _mcp(service)
 
     @asynccontextmanager
@@ -146,7 +136,7 @@ def create_app(
         redoc_url=None,
     )
     install(app, on_denied=lambda status: service.metrics.denied.labels(str(status)).inc())
-    app.add_middleware(OriginGuard, host=settings.service.host, pages=PAGES)
+    app.add_middleware(OriginGuard, host=agents.settings.service.host, pages=PAGES)
     # The order matters: the first route that matches answers.
     app.include_router(_memory_routes(service))
     app.include_router(_tool_routes(service))
@@ -165,16 +155,13 @@ def create_app(
 
 
 class _Service:
-    """Agents, numbers and authorization of one service, shared by its routes. See `create_app` for the arguments."""
+    """Agents, numbers and authorization of one service, shared by its routes."""
 
-    def __init__(
-        self, settings: Settings, pending: PendingReader | None, *, inbox: EventInbox | None, coordinate: Coordinate
-    ) -> None:
-        self.agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
-        self.metrics = ServiceMetrics(self.agents)
-        self._settings = settings
+    def __init__(self, agents: ServedAgents) -> None:
+        self.agents = agents
+        self.metrics = ServiceMetrics(agents)
         self._injected = InjectedSessions()
-        self.authorizer = Authorizer.of(settings, host=settings.service.host)
+        self.authorizer = Authorizer.of(agents.settings, host=agents.settings.service.host)
 
     def memory(self, agent: str, *, traceparent: str | None = None) -> _CountedMemory:
         """Return an agent's memory. `traceparent` is the client's span."""
@@ -184,8 +171,8 @@ class _Service:
         """Return the context of an agent's conversations."""
         manager = self.agents.served[agent].manager
         return AgentContext(
-            self._settings,
-            self._settings.agent(agent),
+            self.agents.settings,
+            self.agents.settings.agent(agent),
             self.agents.memory(agent),
             self._injected,
             reading=manager.reading if manager is not None else nullcontext,

@@ -21,6 +21,7 @@ from memory.embedding.coordination import Coordinate, alone
 from memory.http.authorization import check_tokens
 from memory.http.private_folders import check_private
 from memory.http.server import BoundedServer, Bounds, listen
+from memory.service.agents import ServedAgents
 from memory.service.app import create_app
 from memory.status.processes import Pulses
 from memory.status.run_files import read_derived, write_derived
@@ -72,7 +73,8 @@ def serve(
     )
     registration = Registration(settings, listener.getsockname()[1])
     try:
-        app = create_app(settings, pending, inbox=inbox, coordinate=coordinate, proof=registration.proof)
+        agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
+        app = create_app(agents, proof=registration.proof)
         server = BoundedServer(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
         asyncio.run(_run(server, listener, registration, on_ready, stop, pulses or Pulses()))
     finally:

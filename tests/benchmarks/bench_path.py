@@ -25,6 +25,7 @@ from types import FrameType
 
 import httpx
 
+from memory.service.agents import ServedAgents
 from memory.service.app import create_app
 from producers.run import run_producers
 from recalld.wiring import indexes_of, open_broker
@@ -211,7 +212,8 @@ def searching(house: House) -> Iterator[Callable[[], None]]:
 
     async def serve() -> None:
         with coordinating(house.settings) as coordination:
-            app = create_app(house.settings, broker.health, inbox=broker.inbox, coordinate=coordination)
+            agents = ServedAgents(house.settings, pending=broker.health, inbox=broker.inbox, coordinate=coordination)
+            app = create_app(agents)
             transport = httpx.ASGITransport(app)
             async with (
                 app.router.lifespan_context(app),
