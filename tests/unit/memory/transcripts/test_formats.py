@@ -368,7 +368,8 @@ class TestOpenClaw:
     )
     def test_a_silent_answer_is_not_read(self, text: str) -> None:
         assert self.said(text, "assistant") is None
-        assert self.said(f"{text} is what I would say if all were well.", "assistant") is not None
+        words_around = f"{text} is what I would say if all were well."
+        assert self.said(words_around, "assistant") is not None
 
     def test_recalled_memories_are_not_the_assistants_words(self) -> None:
         recalled = "<relevant-memories>\ntea\n</relevant-memories>\n"

