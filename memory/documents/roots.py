@@ -35,9 +35,9 @@ LONG_TERM_NAMES = ("MEMORY.md", "memory.md", "USER.md")
 #: The workspace's folder of people: `users/<id>/USER.md` is what is known of one of them.
 USERS_FOLDER = "users"
 
-#: Database of the sessions of an agent of OpenClaw, and the files that change with it.
-DATABASE = "openclaw-agent.sqlite"
-DATABASE_FILES = (DATABASE, f"{DATABASE}-wal")
+#: Databases of the sessions of an agent of OpenClaw, and of OpenCode, and the files that change with them.
+OPENCLAW_DATABASE, OPENCODE_DATABASE = "openclaw-agent.sqlite", "opencode.db"
+DATABASE_FILES = tuple(f"{name}{ending}" for name in (OPENCLAW_DATABASE, OPENCODE_DATABASE) for ending in ("", "-wal"))
 
 #: What a compressed transcript's name ends with; it is no part of the document's name.
 COMPRESSED = ".zst"

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, get_args
 
 from memory.documents.content import opened_below, stat_below
 from memory.documents.roots import COMPRESSED, Root, archived_path, join
-from memory.documents.session_database import SessionDatabase, database_beside
+from memory.documents.session_database import SessionDatabase, database_of
 from schemas.errors import RecalldError
 from schemas.settings import SessionKind
 
@@ -120,7 +120,7 @@ def knows(folder: str, name: str) -> bool:
 
 def _store_in(folder: str, parts: tuple[str, ...]) -> _Store | None:
     """Return the stores of a folder as one; None without a readable one."""
-    store, database = _file_in(folder, parts), database_beside(folder) if not parts else None
+    store, database = _file_in(folder, parts), database_of(folder) if not parts else None
     with contextlib.suppress(RecalldError):
         if database is not None and (version := database.version()):
             rows = _rows(database, version)

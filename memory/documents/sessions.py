@@ -37,7 +37,7 @@ from memory.documents.roots import (
     nearest,
 )
 from memory.documents.scan import Scan, ScanProblems, file_stat, files_of, printable
-from memory.documents.session_database import OpenSession, SessionDatabase, database_beside, is_of_rows
+from memory.documents.session_database import OpenCodeDatabase, OpenSession, SessionDatabase, database_of, is_of_rows
 from memory.documents.session_kinds import SessionKinds, knows, transcripts_at
 from memory.documents.sources import Documents, DocumentSource, Entering, ReasonOf, excluded
 from schemas.conditions import ConditionCode
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
 
 _TRANSCRIPTS = FileRule(is_transcript_name)
+
+#: OpenCode's data folder has a great many other files further down.
+_BESIDE_OPENCODE = FileRule(is_transcript_name, depth=0)
 
 #: Ending of a session's transcript.
 _SESSION = ".jsonl"
@@ -85,7 +88,8 @@ class Transcripts(DocumentSource):
             if configured and "\0" not in configured and is_utf8(configured):
                 folder = absolute(self._workspace, configured)
                 real = os.path.realpath(folder)
-                roots[configured] = Root(folder, real, self.name, _TRANSCRIPTS, folder, areas=self._areas)
+                rule = _BESIDE_OPENCODE if isinstance(database_of(folder), OpenCodeDatabase) else _TRANSCRIPTS
+                roots[configured] = Root(folder, real, self.name, rule, folder, areas=self._areas)
         by_place = sorted(roots, key=lambda configured: roots[configured].real)
         renamed = dict(zip(by_place, named_alike(roots[configured] for configured in by_place), strict=True))
         return [renamed[configured] for configured in roots]
@@ -235,8 +239,8 @@ class Transcripts(DocumentSource):
 class Sessions(Transcripts):
     """Transcripts of configured folders; several folders may have transcripts of one name.
 
-    A folder of OpenClaw has a database beside it (`memory.documents.session_database`). A session in it is the document
-    that the session's file was; if there are both, the database counts.
+    A folder of OpenClaw or OpenCode stands for a database (`memory.documents.session_database`). A session in it is the
+    document that the session's file was; if there are both, the database counts.
 
     A vanished transcript stays in the index unless the settings leave it out, or ask to forget it
     (`sync.sessions.forget_deleted`), or the index has an archive of it, whole and with all that it has of the
@@ -259,7 +263,7 @@ class Sessions(Transcripts):
         return self.configured()
 
     def listed(self, root: Root, problems: ScanProblems, entering: Entering = None) -> Documents:
-        database, rows = database_beside(root.folder), dict[DocumentKey, FileStat]()
+        database, rows = database_of(root.folder), dict[DocumentKey, FileStat]()
         if database is not None:
             try:
                 rows = dict(self._rows(root, database, problems))
@@ -279,7 +283,7 @@ class Sessions(Transcripts):
         Raises:
             DocumentGone, DocumentRefused, DocumentUnreadable, Transient: see `SessionDatabase`.
         """
-        databases = ((root, database_beside(root.folder)) for root in self.roots() if root.covering is None)
+        databases = ((root, database_of(root.folder)) for root in self.roots() if root.covering is None)
         return {
             key: stat
             for root, database in databases
@@ -303,7 +307,7 @@ class Sessions(Transcripts):
     def _row(self, key: DocumentKey) -> tuple[Place, SessionDatabase, FileStat] | None:
         """Return the place, the database and the state of a session that is in a database."""
         for root, parts in self.places(key):
-            database = database_beside(root.folder)
+            database = database_of(root.folder)
             session = parts[-1].removesuffix(_SESSION)
             if database is None or len(parts) > 1 or session == parts[-1]:
                 continue
@@ -332,21 +336,22 @@ class Sessions(Transcripts):
         return super().named(text if session == text else join(self.name, session + _SESSION))
 
     def is_there(self, key: DocumentKey) -> bool:
-        databases = (database_beside(root.folder) for root, _ in self.places(key))
+        databases = (database_of(root.folder) for root, _ in self.places(key))
         return super().is_there(key) or any(database is not None and database.is_readable() for database in databases)
 
     def is_gone(self, key: DocumentKey, reader: StoreReader | None) -> bool:
         indexed = reader.file(key) if reader is not None else None
         if indexed is None or not is_of_rows(indexed.stat):
             return super().is_gone(key, reader)
-        databases = [database_beside(root.folder) for root, _ in self.places(key)]
+        databases = [database_of(root.folder) for root, _ in self.places(key)]
         return all(database is not None and database.is_readable() for database in databases)
 
     def watched(self) -> Iterator[tuple[str, bool]]:
-        yield from super().watched()
         for root in self.roots():
-            if root.covering is None and (database := database_beside(root.folder)) is not None:
+            if root.covering is None and (database := database_of(root.folder)) is not None:
                 yield existing_folder(database.place), False
+            if root.covering is None and root.rule.depth is None:
+                yield from self.watched_of(root)
 
     def walk(self, problems: ScanProblems, entering: Entering = None) -> Documents:
         followed = [root for root in self.roots() if root.covering is None]

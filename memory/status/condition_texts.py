@@ -189,7 +189,7 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "files",
     ),
     _CODE.SESSIONS_UNREADABLE: Text(
-        "the sessions of OpenClaw's database are not read: {error}",
+        "the sessions of a database are not read: {error}",
         "what was indexed of them is found meanwhile; " + _MEND_FILES,
         "files",
     ),

@@ -57,10 +57,10 @@ def discover(
 ) -> None:
     """List the memories on this machine: of coding agents, Obsidian's vaults, folders of notes.
 
-    The agents are OpenClaw, Claude Code, Codex, Gemini CLI, Qwen Code, GitHub Copilot CLI and Cursor. Conversations
-    that are found and not read are named. Without --write nothing is written; with --pick or --all the settings are
-    shown. OpenClaw's settings of memory are translated, with a note on each without a counterpart; keys are never
-    copied.
+    The agents are OpenClaw, Claude Code, Codex, Gemini CLI, Qwen Code, GitHub Copilot CLI, Cursor and OpenCode.
+    Conversations that are found and not read are named. Without --write nothing is written; with --pick or --all the
+    settings are shown. OpenClaw's settings of memory are translated, with a note on each without a counterpart; keys
+    are never copied.
     """
     if target != _USUAL_PLACE:
         invocation.check_config()  # with it, the named file is written
@@ -169,5 +169,5 @@ def _count(figures: FileCount, noun: str) -> str:
     number = counted(figures.files, noun)
     number = number if figures.complete else f"at least {number}"
     parts = [size(figures.bytes)] if figures.files > figures.in_database else []
-    parts += [f"{figures.in_database} in OpenClaw's database"] if figures.in_database else []
+    parts += [f"{figures.in_database} in a database"] if figures.in_database else []
     return f"{number} ({', '.join(parts)})" if parts else number

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_unread_session, is_utf8
+from memory.documents.session_database import database_of
 from memory.status.condition_texts import counted
 from recalld.discover.memories import DiscoveredMemory, Discovery, absolute_path, with_unique_names
 from recalld.discover.openclaw import find_openclaw
@@ -132,7 +133,7 @@ def working_folder(project: Path) -> Path | None:
 
 
 # Codex: one tree of sessions by date for all folders that it worked in, one folder of archived sessions, its own notes.
-# Copilot and Cursor have one tree of sessions, too.
+# Copilot and Cursor have one tree of sessions, too. OpenCode has one database of sessions.
 
 
 def _home(program: str, title: str, *sessions: str) -> Finder:
@@ -151,6 +152,11 @@ def _home(program: str, title: str, *sessions: str) -> Finder:
         )
 
     return find
+
+
+def _opencode(folders: ProgramFolders, place: Path, problems: list[str]) -> Iterator[DiscoveredMemory]:
+    if database_of(str(folders.opencode)) is not None:
+        yield from _home("opencode", "OpenCode", "")(folders, place, problems)
 
 
 # Obsidian: all Markdown files of a vault are notes; its settings and its trash are in hidden folders
@@ -208,6 +214,7 @@ _FINDERS: Mapping[str, Finder] = {
     "qwen-code": _qwen_code,
     "copilot": _home("copilot", "GitHub Copilot CLI", "session-state"),
     "cursor": _home("cursor", "Cursor's agent", "projects"),
+    "opencode": _opencode,
     "obsidian": _obsidian,
     "folder": _folders_of_notes,
 }
@@ -217,7 +224,6 @@ _BY_PROJECT = frozenset(("claude-code", "gemini-cli", "qwen-code"))
 
 #: Program -> its database of conversations, where one of its usual places is.
 _DATABASES = {
-    "OpenCode": "~/.local/share/opencode/opencode.db",
     "Cursor's editor": "~/.config/Cursor/User/globalStorage/state.vscdb",
     "Goose": "~/.local/share/goose/sessions/sessions.db",
     "Zed": "~/.local/share/zed/threads/threads.db",

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from memory.documents.roots import DATABASE
-from memory.documents.session_database import database_beside
+from memory.documents.roots import OPENCLAW_DATABASE
+from memory.documents.session_database import database_of
 from recalld.discover.memories import DiscoveredMemory, absolute_path
 from recalld.discover.translation import WHOLE, Translation, accepted, at, table
 from recalld.settings.keys import dotted
@@ -43,7 +43,7 @@ def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iter
         configured = _agents(tree, problems)
         agents = configured or {"main": {"id": "main", "default": True}}
         folders_of_agents = (place.parent for place in state.glob("agents/[!.]*/sessions"))
-        agents_with_databases = (place.parent.parent for place in state.glob(f"agents/[!.]*/agent/{DATABASE}"))
+        agents_with_databases = (place.parent.parent for place in state.glob(f"agents/[!.]*/agent/{OPENCLAW_DATABASE}"))
         names = sorted({place.name for place in (*folders_of_agents, *agents_with_databases)})
         agents |= {name: {"id": name} for name in names if _folder_name(name) not in agents}
         for settings in agents.values():
@@ -83,7 +83,7 @@ def _memory_of(state: Path, tree: Mapping[str, Any], settings: Mapping[str, Any]
     names = [folder for folder in (name, _folder_name(name)) if folder and not {"/", "\0"}.intersection(folder)]
     home = _existing(state / "agents" / folder for folder in names)
     folder = home / "sessions"
-    database = database_beside(str(folder))
+    database = database_of(str(folder))
     has_sessions = folder.is_dir() or (database is not None and database.is_there())
     sessions = (str(folder),) if has_sessions else ()
     is_current = any(isinstance(at(tree, path), dict) for path in ("memory.search", "agents.entries"))

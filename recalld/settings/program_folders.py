@@ -39,6 +39,7 @@ class ProgramFolders:
     qwen_code: Path
     copilot: Path
     cursor: Path
+    opencode: Path
     openclaw: tuple[Path, ...]
     openclaw_config: Path | None = None
     obsidian: tuple[Path, ...] = ()
@@ -60,6 +61,7 @@ class ProgramFolders:
             qwen_code=Path(absolute(environment.get("QWEN_HOME") or "~/.qwen")),
             copilot=Path(absolute(environment.get("COPILOT_HOME") or "~/.copilot")),
             cursor=Path(absolute(environment.get("CURSOR_CONFIG_DIR") or "~/.cursor")),
+            opencode=Path(absolute(environment.get("XDG_DATA_HOME") or "~/.local/share")) / "opencode",
             openclaw=tuple(Path(absolute(folder)) for folder in ([state] if state else ["~/.openclaw", "~/.clawdbot"])),
             openclaw_config=Path(absolute(config)) if config else None,
             obsidian=tuple(

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from producers.watcher import Watcher, blind_folder
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
 from tests.openclaw_database import OpenClawDatabase
+from tests.opencode_database import OpenCodeDatabase
 from tests.recording import Heard, RecordingConditions
 from tests.waiting import wait_until
 
@@ -388,6 +390,26 @@ def test_a_write_to_openclaws_database_reports_the_sessions_that_it_changed(desk
     database.connection.execute("UPDATE auth_profile_store SET store_json = 'other'")
     assert desk.settle() == set()
     database.close()
+
+
+@by_each_source
+def test_a_write_to_opencodes_database_reports_the_sessions_that_it_changed(desk: Desk) -> None:
+    folder = desk.root / "opencode"
+    folder.mkdir()
+    desk.watcher.add("main", AgentFiles(AgentSettings(id="main", workspace=desk.workspace, sessions=(str(folder),))))
+    # The database was not there.
+    with closing(OpenCodeDatabase(folder)) as database:
+        for session in ("a", "b"):
+            database.add(session)
+            database.say(session, "user", "question")
+        desk.wait_for("sessions/a.jsonl", "sessions/b.jsonl")
+        desk.settle()
+        answer = database.say("b", "assistant", is_completed=False)
+        desk.wait_for("sessions/b.jsonl")
+        desk.settle()
+        database.complete(answer)
+        desk.wait_for("sessions/b.jsonl")
+        assert desk.settle() == {"sessions/b.jsonl"}
 
 
 def test_a_database_that_cannot_be_read_asks_for_a_comparison(desk: Desk) -> None:

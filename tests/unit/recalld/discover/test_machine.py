@@ -20,6 +20,7 @@ from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, se
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
 from tests.openclaw_database import OpenClawDatabase
+from tests.opencode_database import OpenCodeDatabase
 from tests.transcript_files import message_line
 
 
@@ -130,7 +131,7 @@ def test_sessions_in_openclaws_database_are_found_and_counted(machine: Machine) 
     counts = [(memory.transcripts.files, memory.transcripts.in_database) for memory in discovery.memories]
     assert counts == [(2, 1), (1, 1)]
     lines = "\n".join(discovery_lines(discovery))
-    assert re.findall(r"(\d+) transcripts? \((?:4 B, )?(\d+) in OpenClaw", lines) == [("2", "1"), ("1", "1")]
+    assert re.findall(r"(\d+) transcripts? \((?:4 B, )?(\d+) in a database", lines) == [("2", "1"), ("1", "1")]
 
 
 def test_a_database_that_cannot_be_read_is_one_sentence(machine: Machine) -> None:
@@ -271,11 +272,22 @@ def test_copilot_and_cursor_are_one_memory_each(machine: Machine) -> None:
     assert moved.memories == ()
 
 
+def test_opencodes_database_is_one_memory_with_its_folder_as_sessions(machine: Machine) -> None:
+    folder = machine.home / ".local/share/opencode"
+    with closing(OpenCodeDatabase(folder)) as database:
+        database.add("ses_a")
+        database.say("ses_a", "user", "question")
+        memory = only(machine.discover())
+    assert (memory.name, memory.program, memory.sessions) == ("opencode", "opencode", (str(folder),))
+    assert (memory.transcripts.files, memory.transcripts.in_database) == (1, 1)
+    assert machine.discover(XDG_DATA_HOME=str(machine.home / "no")).memories == ()
+
+
 def test_conversations_that_are_found_and_not_read_are_named_by_program(machine: Machine) -> None:
     machine.write(".gemini/tmp/app/chats/session-2025-10-01T09-00-a5.json", "{}")
-    machine.write(".local/share/opencode/opencode.db")
+    machine.write(".local/share/goose/sessions/sessions.db")
     assert machine.discover().memories == ()
-    assert {problem.partition(":")[0] for problem in machine.discover().problems} == {"Gemini CLI", "OpenCode"}
+    assert {problem.partition(":")[0] for problem in machine.discover().problems} == {"Gemini CLI", "Goose"}
 
 
 # Obsidian
