@@ -61,7 +61,7 @@ def printable_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def print_answer(answer: Mapping[str, Any], lines: Iterable[str], *, as_json: bool) -> None:
-    """Print an answer as one JSON object, else as lines for people, which are not made otherwise."""
+    """Print an answer as one JSON object, or as lines for people. A generator of lines does not run for JSON."""
     for line in [printable_json(answer, indent=2)] if as_json else lines:
         click.echo(line)
 
