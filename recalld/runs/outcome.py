@@ -11,7 +11,7 @@ import click
 from memory.embedding.prices import price_of
 from memory.embedding.selection import NO_VECTORS
 from memory.index.fingerprint import embedding_of, name_in
-from memory.status.condition_texts import text_of
+from memory.status.condition_texts import counted, text_of
 from memory.status.vectors import no_vectors
 from memory.store.errors import OtherFormat
 from memory.store.sqlite.reader import StoreReader
@@ -64,7 +64,8 @@ class Outcome:
     def lines(self, *, seconds: float, all_left: bool) -> Iterator[tuple[str, bool]]:
         """Yield lines for people, each with True for a result, False for a failure."""
         counts = self.counts
-        indexed = f"{counts.files:,} documents, {counts.chunks:,} chunks, {counts.vectors_ready:,} with vectors"
+        figures = counted(counts.files, "document"), counted(counts.chunks, "chunk")
+        indexed = f"{', '.join(figures)}, {counts.vectors_ready:,} with vectors"
         yield f"{self.agent}: {self.done or f'{indexed} ({seconds:.1f} s)'}", True
         for _, sentence in self.spent:
             yield f"  spent: {sentence}", True
