@@ -111,8 +111,8 @@ SELECT CAST(session.id AS TEXT),
        (SELECT count(*) FROM message WHERE session_id = session.id
         AND (message.time_created, message.id) <= (answer.time_created, answer.id)),
        CASE WHEN json_valid(answer.data) THEN answer.data ->> '$.time.completed' END IS NOT NULL,
-       CAST(max(last.time_updated, coalesce((SELECT max(time_updated) FROM part WHERE message_id = last.id), 0))
-            AS INTEGER)
+       CAST(max(coalesce(last.time_updated, 0),
+                coalesce((SELECT max(time_updated) FROM part WHERE message_id = last.id), 0)) AS INTEGER)
 FROM session
 JOIN message AS last ON last.id = (
     SELECT id FROM message WHERE session_id = session.id ORDER BY time_created DESC, id DESC LIMIT 1)
@@ -187,7 +187,7 @@ class SessionDatabase(ABC):
     #: The columns that are read, by table.
     _columns: ClassVar[Mapping[str, set[str]]]
     #: The statement that names the parts of the layout that older ones lack.
-    _later: ClassVar[str] = "SELECT NULL LIMIT 0"
+    _later: ClassVar[str] = "SELECT name FROM sqlite_schema LIMIT 1"
 
     @property
     def place(self) -> str:

@@ -105,8 +105,10 @@ def test_an_answer_that_grows_is_read_again_until_it_is_completed(world: World) 
     world.catch_up()
     assert "firsthalf" in world.texts()
     world.database.say("ses_a", "user", "queuedword")
+    world.catch_up()
     world.database.add_part(answer, {"type": "text", "text": "secondhalf"})
     world.database.complete(answer)
+    world.database.say("ses_a", "assistant", "next answer")
     world.catch_up()
     assert [word in world.texts() for word in ("firsthalf", "secondhalf", "queuedword")] == [True] * 3
     assert world.texts().count("firsthalf") == 1
@@ -132,7 +134,10 @@ def test_a_session_that_grew_costs_what_was_appended(world: World) -> None:
     world.database.connection.execute("UPDATE part SET data = '{}' WHERE data NOT LIKE '%message39 %'")
     world.database.say("ses_a", "user", f"message40 {WORDS}")
     world.catch_up()
-    world.database.say("ses_a", "assistant", f"message41 {WORDS}")
+    answer = world.database.say("ses_a", "assistant", is_completed=False)
+    world.catch_up()
+    world.database.add_part(answer, {"type": "text", "text": f"message41 {WORDS}"})
+    world.database.complete(answer)
     world.catch_up()
     assert [f"message{number} " in world.texts() for number in (3, 40, 41)] == [True] * 3
     assert world.provider.inputs - paid <= 4
