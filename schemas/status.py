@@ -151,8 +151,12 @@ class IndexCounts(Counts):
 
 
 class IndexState(IndexCounts):
-    """Contents of the answering generation, and progress of the next one (`build`)."""
+    """Contents of the answering generation, and progress of the next one (`build`).
 
+    Of the `unread` ones among the files nothing is read: they are transcripts of no known format.
+    """
+
+    unread: int = 0
     source_counts: tuple[SourceCount, ...] = ()
     generation: str | None = None
     building: str | None = None

@@ -14,7 +14,7 @@ from memory.store.errors import CheckUnfinished
 from memory.store.reader import Flaw, IndexedFile
 from memory.store.sqlite.reader import StoreReader
 from memory.transcripts.folding import UnknownLines
-from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
 from schemas.ports import PendingReader
 from schemas.status import (
@@ -114,15 +114,15 @@ def _look(sources: StatusSources, reader: StoreReader, state: IndexState, *, fin
         except CheckUnfinished as error:
             notes.append(str(error))
     dead_letters = tuple(reader.dead_letters())
-    remarks: list[str] = []
-    comparison = compare(sources.files, reader, known=KnownFiles(_with_remarks(reader.files(), remarks)))
+    remarks, unread = list[str](), list[DocumentKey]()
+    comparison = compare(sources.files, reader, known=KnownFiles(_with_remarks(reader.files(), remarks, unread)))
     failed = {letter.key for letter in dead_letters}
     dropped = sorted(key.path for key in comparison.left_out if key not in failed)
     remarks = [*(f"{path}: {_LEFT_OUT}" for path in dropped), *sorted(remarks)]
     if len(remarks) > _MAX_NOTES:
         remarks[_MAX_NOTES:] = [f"... and {len(remarks) - _MAX_NOTES} more"]
     return IndexLook(
-        state=state,
+        state=state.model_copy(update={"unread": len(unread)}),
         comparison=comparison,
         text_search=Availability(available=reader.text_reason is None, reason=reader.text_reason),
         dead_letters=dead_letters,
@@ -139,13 +139,18 @@ def _notes(state: IndexState) -> Iterator[str]:
         yield "a new generation is being built for changed settings; the old one answers meanwhile"
 
 
-def _with_remarks(files: Iterable[IndexedFile], remarks: list[str]) -> Iterator[IndexedFile]:
-    """Yield the same files, and add the remarks on them to `remarks`; one on unknown lines for each writer."""
+def _with_remarks(files: Iterable[IndexedFile], remarks: list[str], unread: list[DocumentKey]) -> Iterator[IndexedFile]:
+    """Yield the same files, and add the remarks on them to `remarks`; one on unknown lines for each writer.
+
+    Files of no known format are added to `unread`.
+    """
     skipped: dict[str, UnknownLines] = {}
     for file in files:
         for note in file.notes:
-            if (unknown := UnknownLines.of(note)) is None:
-                remarks.append(f"{file.key.path}: {note}")
+            unknown = UnknownLines.of(note)
+            if unknown is None or not unknown.writer:
+                remarks.append(f"{file.key.path}: {unknown or note}")
+                unread += [] if unknown is None else [file.key]
             else:
                 counted = skipped.get(unknown.writer)
                 skipped[unknown.writer] = counted + unknown if counted else unknown

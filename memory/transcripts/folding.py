@@ -148,13 +148,7 @@ class TranscriptFold:
             waiting = f"what follows line {self.lines} is no whole message and has no line end; it is read with it"
             notes = (*notes, waiting)
         unknown = self._skipped.unknown
-        if unknown and self.format is None:
-            formats = ", ".join(FORMATS)
-            return (
-                f"nothing is read of it: no line of {sum(unknown.values())} is of a known format ({formats})",
-                *notes,
-            )
-        writer = f"{self.format} {self._interpreter.version}".rstrip()
+        writer = f"{self.format} {self._interpreter.version}".rstrip() if self.format is not None else ""
         return (*notes, UnknownLines(writer, unknown).note()) if unknown else notes
 
     def _read(self, data: bytes) -> None:
@@ -240,7 +234,10 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class UnknownLines:
-    """Numbers of lines by their unknown type, in the `files` of one `writer`: a program and its version."""
+    """Numbers of lines by their unknown type, in the `files` of one `writer`: a program and its version.
+
+    Without a writer, no line of the file is of a known format: nothing is read of it.
+    """
 
     writer: str
     types: Mapping[str, int]
@@ -261,6 +258,9 @@ class UnknownLines:
 
     def __str__(self) -> str:
         total = sum(self.types.values())
+        if not self.writer:
+            formats = ", ".join(FORMATS)
+            return f"nothing is read of it: no line of {total:,} is of a known format ({formats})"
         names = {"": "without a type", _OTHERS: "others"}
         largest = [f"{names.get(kind, kind)} {count:,}" for kind, count in Counter(self.types).most_common(_NAMED)]
         rest = [f"and {len(self.types) - _NAMED} more types"] if len(self.types) > _NAMED else []

@@ -159,6 +159,7 @@ class IndexState(TypedDict):
     diskBytes: int
     deletedOnDisk: int
     deletedSince: NotRequired[float]
+    unread: int
     sourceCounts: list[SourceCount]
     generation: NotRequired[str]
     building: NotRequired[str]

@@ -179,7 +179,8 @@ def _files(disk: Mapping[str, Any], index: answers.IndexState) -> str:
     words |= {"leftOut": "left out", "excluded": "excluded", "excludedFolders": "folders excluded"}
     return _joined(
         "not looked at" if disk.get("files") is None else f"{disk['files']} on disk",
-        f"{index['files']} indexed",
+        f"{index['files'] - index.get('unread', 0)} indexed",
+        *([f"{index['unread']} of no known format"] if index.get("unread") else []),
         *(f"{disk[name]} {label}" for name, label in words.items() if disk.get(name)),
         *(f"{counted(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()),
     )

@@ -219,3 +219,12 @@ def test_an_endpoint_that_refuses_is_a_trouble(settings: Settings):
     [agent] = build_status(settings, health).agents
     assert (agent.ok, [trouble.code for trouble in agent.troubles]) == (False, [ConditionCode.PROVIDER_REFUSES])
     assert agent.endpoint == health.state
+
+
+def test_a_transcript_of_no_known_format_is_no_indexed_file_and_has_a_note(settings: Settings, look: Look) -> None:
+    store = write_index(settings)
+    key, notes = DocumentKey("sessions", "foreign.jsonl"), (UnknownLines("", {"glyph": 3}).note(),)
+    store.write([DocumentWrite(key, store.revision(key), FileStat(1, 1, 1), "foreign", notes=notes)])
+    status = look()
+    assert (status.index.files, status.index.unread) == (status.disk.kept + status.disk.files, 1)
+    assert [note.partition(": ")[0] for note in status.notes] == ["foreign.jsonl"]

@@ -86,7 +86,7 @@ def test_skipped_lines_are_noted_by_number_and_by_type() -> None:
     [unknown] = map(readable, fold.notes())
     assert re.findall(r"\w+ \d+|\d+ lines", unknown)[:3] == ["500 lines", "others 480", "kind0 1"]
     assert unknown.endswith("16 more types)")
-    [unknown] = folded(unknown_line() * 3)[0].notes()
+    [unknown] = map(readable, folded(unknown_line() * 3)[0].notes())
     assert re.findall(r"\d+", unknown) == ["3"]
     assert all(name in unknown for name in (*FORMATS, *OTHER_FORMATS))
     fold, _ = folded(message + b"broken\n" * 12)
