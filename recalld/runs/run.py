@@ -194,7 +194,7 @@ def _needs_workers(index: RunIndex, comparison: AgentComparison) -> bool:
     reader = index.reader()
     return (
         comparison.building
-        or comparison.vectors_pending > 0
+        or (comparison.vectors_pending > 0 and index.choice.provider is not None)
         or len(comparison.documents) > MOST_DOCUMENTS
         or index.choice.error is not None
         or reader is None

@@ -179,6 +179,15 @@ def test_more_than_one_request_or_a_limit_a_minute_is_for_workers(
     assert spooled(home) == []
 
 
+def test_keywords_alone_are_indexed_by_the_command_itself(resting: CommandLine, home: Path, workspace: Path) -> None:
+    resting.set("RECALLD_PROVIDER", "none")
+    resting.say("index")
+    shutil.rmtree(home / "broker")
+    (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
+    assert resting.agent("index")["files"] == 2
+    assert not (home / "broker").exists()
+
+
 def test_a_text_in_the_cache_is_not_sent_again(resting: CommandLine, workspace: Path, server: EmbeddingServer) -> None:
     note = workspace / "MEMORY.md"
     text = note.read_text()
