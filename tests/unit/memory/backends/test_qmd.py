@@ -360,7 +360,7 @@ def test_a_note_is_pending_until_an_update_took_it_in_and_a_search_waits_for_tha
     note.write_text("fresh\n", "utf-8")
     assert asked(wait_ms=0) == (1, True)
     wait_until(lambda: len(qmd.asked("update")) == 2)
-    threading.Timer(0.2, gate.touch).start()
+    threading.Timer(2.0, gate.touch).start()
     assert asked(wait_ms=60_000) == (0, None)
     wait_until(lambda: len(qmd.asked("status")) == 3, what="the update that the waiting search asked for")
     qmd.does(search="print('[]')", update="sys.exit(1)")
