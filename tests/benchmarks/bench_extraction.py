@@ -2,25 +2,43 @@
 
     python -m tests.benchmarks.bench_extraction TRUTH FOLDER... [--differences N]
 
-TRUTH has lines of {"speaker", "text"}: all that was said in the transcripts of the folders, as the prompts of a run of
-the programs and the answers of a stand-in endpoint tell. Texts differ from one another by a mark; texts are compared
-without regard to white space. `--differences` prints some of each kind.
+TRUTH has lines of {"program", "version", "speaker", "text"}: all that was said in the transcripts and databases of the
+folders, as the prompts of a run of the programs and the answers of a stand-in endpoint tell. Texts differ from one
+another by a mark; texts are compared without regard to white space. `--differences` prints some of each kind.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
+from memory.documents.roots import OPENCLAW_DATABASE, OPENCODE_DATABASE
+from memory.documents.session_database import database_of
 from memory.transcripts.interpreter import Interpreter
-from memory.transcripts.lines import lines_in
+from memory.transcripts.lines import RawLine, lines_in
 from memory.transcripts.transcript_format import Message
 from tests.benchmarks.frame import options
 
 
 def _spaced(text: str) -> str:
     return " ".join(text.split())
+
+
+def _transcripts(folder: Path) -> Iterator[tuple[str, str, Iterable[RawLine]]]:
+    """Yield the path, the program of a database, and the lines of each transcript."""
+    for path in sorted(path for path in folder.rglob("*.jsonl") if path.is_file()):
+        yield str(path), "", lines_in(iter([path.read_bytes()]))
+    databases = ("openclaw", OPENCLAW_DATABASE, "../../sessions"), ("opencode", OPENCODE_DATABASE, "..")
+    for program, name, place in databases:
+        for path in sorted(folder.rglob(name)):
+            database = database_of(os.path.normpath(path / place))
+            for session, stat in database.sessions().items() if database is not None else ():
+                lines = database.lines(session.removesuffix(".jsonl"), stat, 0, longest=None) if database else ()
+                yield f"{path}: {session}", program, lines
 
 
 def main() -> None:
@@ -39,13 +57,13 @@ def main() -> None:
         said[text].append(truth["speaker"])
         rows[text] = row
         counts[row]["said"] += 1
-    for path in sorted(path for folder in arguments.folders for path in folder.rglob("*.jsonl") if path.is_file()):
+    for path, program_of_database, lines in chain.from_iterable(map(_transcripts, arguments.folders)):
         interpreter = Interpreter(None)
-        readings = [interpreter.read(line.data or b"") for line in lines_in(iter([path.read_bytes()]))]
+        readings = [interpreter.read(line.data or b"") for line in lines]
         messages = [reading for reading in readings if isinstance(reading, Message)]
         if interpreter.format is None or not messages:
             continue
-        row = interpreter.format.name, interpreter.version or "?"
+        row = program_of_database or interpreter.format.name, interpreter.version or "?"
         counts[row]["files"] += 1
         for message in messages:
             counts[row]["read"] += 1
