@@ -15,7 +15,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports.zstd import compress
 
-#: The tables that hold sessions, and one that holds credentials.
+#: Tables of sessions, and a table of credentials.
 SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA user_version = 23;

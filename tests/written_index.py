@@ -1,4 +1,4 @@
-"""An index written straight through the store, for tests of those who only read, and how they read it."""
+"""Index that is written directly through the store, for tests of readers, and helpers that read it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_what_embedding_costs_adds_up_by_agent_provider_and_model(
     assert health.usage("ada") == [spent(3, failed=1, inputs=4, tokens=67), spent(tokens=9, model="a|b")]
     assert health.usage("bob") == [spent(inputs=2, tokens=40)]
     assert health.usage("*") == [spent(3, failed=1, inputs=6, tokens=107), spent(tokens=9, model="a|b")]
-    assert health.usage("nobody") == []
+    assert health.usage("absent") == []
 
 
 def test_what_an_indexing_request_cost_is_there_though_its_process_is_killed_at_once(

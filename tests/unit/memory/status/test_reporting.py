@@ -210,7 +210,7 @@ def test_what_all_agents_cost_together_is_only_for_who_sees_them_all(settings: S
     whole = build_status(both, health)
     assert [usage.total.requests for usage in whole.usage] == [3]
     assert whole_status(both, whole.agents[:1], health, sizes=home_sizes(both, health)).usage == ()
-    assert build_status(settings, health).usage == (), "one agent is everybody: it is said there"
+    assert build_status(settings, health).usage == (), "with one agent, its own usage is the total"
 
 
 def test_an_endpoint_that_refuses_is_a_trouble(settings: Settings):
