@@ -55,9 +55,10 @@ def discover(
     force: bool,
     names: tuple[str, ...],
 ) -> None:
-    """List the memories on this machine: of coding agents, Obsidian's vaults, folders of notes.
+    """List the memories on this machine: of coding agents, Obsidian, other memory programs, folders of notes.
 
-    The agents are OpenClaw, Claude Code, Codex, Gemini CLI, Qwen Code, GitHub Copilot CLI, Cursor and OpenCode.
+    The agents are OpenClaw, Claude Code, Codex, Gemini CLI, Qwen Code, GitHub Copilot CLI, Cursor and OpenCode; the
+    memory programs basic-memory, QMD and memsearch.
     Conversations that are found and not read are named. Without --write nothing is written; with --pick or --all the
     settings are shown. OpenClaw's settings of memory are translated, with a note on each without a counterpart; keys
     are never copied.

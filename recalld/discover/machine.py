@@ -1,4 +1,4 @@
-"""Memories of the whole machine, with the finders of coding agents, Obsidian and plain folders."""
+"""Memories of the whole machine: finders of coding agents, Obsidian, other memory programs and plain folders."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ Finder: TypeAlias = Callable[[ProgramFolders, Path, list[str]], Iterator[Discove
 
 _CWD = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
 
+#: Folder of a collection in QMD's settings.
+_YAML_PATH = re.compile(r"[ \t]+path:[ \t]+(\S.*?)[ \t]*")
+
 #: Folders inside a folder that are searched for notes and vaults.
 _MAX_INSIDE = 1000
 
@@ -40,8 +43,9 @@ _MAX_INSIDE = 1000
 def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = COUNTING_SECONDS) -> Discovery:
     """Return every memory of the machine, named by agents' ids, with those around `current_folder`.
 
-    Folders and vaults that are the workspace of an agent are left out. A coding agent works in all of a vault, so its
-    workspace gets all notes of that vault; OpenClaw's settings name the notes of its own workspaces.
+    A folder of notes that is the workspace of an agent, or that several programs know, is listed once. A coding agent
+    works in all of a vault, so its workspace gets all notes of that vault; OpenClaw's settings name the notes of its
+    own workspaces.
     """
     until = time.monotonic() + seconds
     problems: list[str] = []
@@ -53,7 +57,7 @@ def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = 
         workspace, settings = os.path.realpath(memory.workspace), memory.settings
         if memory.program in _BY_PROJECT and workspace in vaults:
             settings = _extra_paths(".", *settings.get("extra_paths", ()))
-        elif memory.program in ("folder", "obsidian") and workspace in workspaces:
+        elif memory.program in _OF_FOLDERS and workspace in workspaces:
             continue
         workspaces.add(workspace)
         counted = replace(memory, settings=settings).counted(until)
@@ -180,6 +184,38 @@ def _listed(file: Path) -> list[Path]:
     return []
 
 
+# Memory programs: basic-memory and QMD list folders of Markdown in their settings. memsearch keeps a folder with
+# `memory/` in each project (docs.basicmemory.com/reference/configuration, github.com/tobi/qmd example-index.yml,
+# zilliztech.github.io/memsearch).
+
+
+def _basic_memory(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        for name, project in json.loads((folders.basic_memory or Path()).read_bytes())["projects"].items():
+            folder = absolute_path(project["path"] if isinstance(project, Mapping) else project)
+            if folder is not None and folder.is_dir():
+                title = f"Project {name} of basic-memory in {folder}"
+                yield DiscoveredMemory(name, "basic-memory", title, workspace=folder, settings=_extra_paths("."))
+
+
+def _qmd(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
+    with suppress(OSError, ValueError):
+        for line in (folders.qmd or Path()).read_text("utf-8").splitlines():
+            match = _YAML_PATH.fullmatch(line)
+            folder = absolute_path(match[1].strip("\"'")) if match else None
+            if folder is not None and folder.is_dir():
+                title = f"QMD's collection {folder}"
+                yield DiscoveredMemory(folder.name, "qmd", title, workspace=folder, settings=_extra_paths("."))
+
+
+def _memsearch(folders: ProgramFolders, current_folder: Path, _: list[str]) -> Iterator[DiscoveredMemory]:
+    projects = [working_folder(project) for project in sorted(folders.claude_code.glob("projects/*"))]
+    for project in dict.fromkeys(filter(None, (*projects, current_folder, *current_folder.parents))):
+        if (folder := project / ".memsearch").is_dir():
+            title = f"memsearch's notes about {project}"
+            yield DiscoveredMemory(f"{project.name}-memsearch", "memsearch", title, workspace=folder)
+
+
 # Folders of notes
 
 
@@ -216,14 +252,21 @@ _FINDERS: Mapping[str, Finder] = {
     "cursor": _home("cursor", "Cursor's agent", "projects"),
     "opencode": _opencode,
     "obsidian": _obsidian,
+    "basic-memory": _basic_memory,
+    "qmd": _qmd,
+    "memsearch": _memsearch,
     "folder": _folders_of_notes,
 }
 
 #: Programs with a memory for each project.
 _BY_PROJECT = frozenset(("claude-code", "gemini-cli", "qwen-code"))
 
+#: Programs whose memories are folders of notes that another program may know, too.
+_OF_FOLDERS = frozenset(("obsidian", "basic-memory", "qmd", "folder"))
+
 #: Program -> its database of conversations, where one of its usual places is.
 _DATABASES = {
+    "claude-mem": "~/.claude-mem/claude-mem.db",
     "Cursor's editor": "~/.config/Cursor/User/globalStorage/state.vscdb",
     "Goose": "~/.local/share/goose/sessions/sessions.db",
     "Zed": "~/.local/share/zed/threads/threads.db",

@@ -30,7 +30,8 @@ class ProgramFolders:
     """Absolute folders; none of them need exist.
 
     `openclaw`: its state folders, the one it uses now first. `openclaw_config`: its settings file where that was moved.
-    `obsidian`: its lists of vaults; `vault_places`: folders that hold vaults, or are vaults.
+    `basic_memory`, `qmd`: their settings files. `obsidian`: its lists of vaults; `vault_places`: folders that hold
+    vaults, or are vaults.
     """
 
     claude_code: Path
@@ -42,6 +43,8 @@ class ProgramFolders:
     opencode: Path
     openclaw: tuple[Path, ...]
     openclaw_config: Path | None = None
+    basic_memory: Path | None = None
+    qmd: Path | None = None
     obsidian: tuple[Path, ...] = ()
     vault_places: tuple[Path, ...] = ()
 
@@ -54,6 +57,7 @@ class ProgramFolders:
     def named_by(cls, environment: Mapping[str, str]) -> ProgramFolders:
         """Return the usual folders below the user's own, unless the programs' variables name others."""
         state, config = environment.get("OPENCLAW_STATE_DIR"), environment.get("OPENCLAW_CONFIG_PATH")
+        config_home = environment.get("XDG_CONFIG_HOME") or "~/.config"
         return cls(
             claude_code=Path(absolute(environment.get("CLAUDE_CONFIG_DIR") or "~/.claude")),
             codex=Path(absolute(environment.get("CODEX_HOME") or "~/.codex")),
@@ -64,9 +68,11 @@ class ProgramFolders:
             opencode=Path(absolute(environment.get("XDG_DATA_HOME") or "~/.local/share")) / "opencode",
             openclaw=tuple(Path(absolute(folder)) for folder in ([state] if state else ["~/.openclaw", "~/.clawdbot"])),
             openclaw_config=Path(absolute(config)) if config else None,
+            basic_memory=Path(absolute(environment.get("BASIC_MEMORY_CONFIG_DIR") or "~/.basic-memory"))
+            / "config.json",
+            qmd=Path(absolute(environment.get("QMD_CONFIG_DIR") or f"{config_home}/qmd")) / "index.yml",
             obsidian=tuple(
-                Path(absolute(f"{folder}/obsidian/obsidian.json"))
-                for folder in (environment.get("XDG_CONFIG_HOME") or "~/.config", *_OBSIDIAN_FOLDERS)
+                Path(absolute(f"{folder}/obsidian/obsidian.json")) for folder in (config_home, *_OBSIDIAN_FOLDERS)
             ),
             vault_places=tuple(Path(absolute(folder)) for folder in _VAULT_PLACES),
         )

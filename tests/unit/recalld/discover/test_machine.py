@@ -290,7 +290,51 @@ def test_conversations_that_are_found_and_not_read_are_named_by_program(machine:
     assert {problem.partition(":")[0] for problem in machine.discover().problems} == {"Gemini CLI", "Goose"}
 
 
+# Memory programs
+
+
+def test_folders_of_basic_memory_and_qmd_are_found_as_their_settings_name_them(machine: Machine) -> None:
+    for path in ("knowledge/a.md", "work/b.md", "meetings/2026/c.md", "vault/d.md"):
+        machine.write(path)
+    projects = {"main": str(machine.home / "knowledge"), "work": {"path": "~/work"}, "gone": "/gone", "bad": 3}
+    machine.write(".basic-memory/config.json", json.dumps({"projects": projects}))
+    machine.write(
+        ".config/qmd/index.yml",
+        f'global_context: "path: x"\ncollections:\n  a:\n    path: ~/meetings\n    pattern: "**/*.md"\n'
+        f'  b:\n    path: "{machine.home / "vault"}"\n  c:\n    path: ~/knowledge\n  d:\n    path: /gone\n',
+    )
+    found = {memory.name: memory for memory in machine.discover().memories}
+    assert {name: memory.program for name, memory in found.items()} == {
+        "main": "basic-memory",
+        "work": "basic-memory",
+        "meetings": "qmd",
+        "vault": "qmd",
+    }
+    assert documents(found["meetings"], machine) == {"2026/c.md"}
+    assert documents(found["work"], machine) == {"b.md"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"projects": 3}', "[[[", "collections: {"])
+def test_settings_of_memory_programs_that_cannot_be_understood_hide_nothing_else(machine: Machine, text: str) -> None:
+    machine.write(".basic-memory/config.json", text)
+    machine.write(".config/qmd/index.yml", text)
+    assert only(discovered := vault_and(machine)).program == "obsidian", discovered
+
+
+def test_notes_of_memsearch_are_found_in_the_projects_of_claude_code(machine: Machine) -> None:
+    machine.write("project/.memsearch/memory/2026-11-20.md")
+    machine.write(".claude/projects/-p/s.jsonl", json.dumps({"cwd": str(machine.home / "project")}) + "\n")
+    found = {memory.program: memory for memory in machine.discover().memories}
+    assert found["memsearch"].name == "project-memsearch"
+    assert documents(found["memsearch"], machine) == {"memory/2026-11-20.md"}
+
+
 # Obsidian
+
+
+def vault_and(machine: Machine) -> Discovery:
+    vault(machine, "notes")
+    return machine.discover()
 
 
 def documents(found: DiscoveredMemory, machine: Machine) -> set[str]:
