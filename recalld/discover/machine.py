@@ -34,7 +34,7 @@ Finder: TypeAlias = Callable[[ProgramFolders, Path, list[str]], Iterator[Discove
 _CWD = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 #: Folder of a collection in QMD's settings.
-_YAML_PATH = re.compile(r"[ \t]+path:[ \t]+(\S.*?)[ \t]*")
+_YAML_PATH = re.compile(r"[ \t]+path:(.+)")
 
 #: Folders inside a folder that are searched for notes and vaults.
 _MAX_INSIDE = 1000
@@ -202,7 +202,7 @@ def _qmd(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[Discovered
     with suppress(OSError, ValueError):
         for line in (folders.qmd or Path()).read_text("utf-8").splitlines():
             match = _YAML_PATH.fullmatch(line)
-            folder = absolute_path(match[1].strip("\"'")) if match else None
+            folder = absolute_path(match[1].strip(" \t\"'")) if match else None
             if folder is not None and folder.is_dir():
                 title = f"QMD's collection {folder}"
                 yield DiscoveredMemory(folder.name, "qmd", title, workspace=folder, settings=_extra_paths("."))
