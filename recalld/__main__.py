@@ -12,6 +12,7 @@ _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    _prefer_own_modules()
     # Files of a home are readable by their owner only, also those of the private broker and of SQLite.
     os.umask(0o077)
     if "hook" in sys.argv:
@@ -37,6 +38,24 @@ def main() -> None:
         # The library that loads a model (`memory.search.query_vectors`) may crash in an interpreter that is torn down.
         os._exit(code)
     sys.exit(code)
+
+
+def _prefer_own_modules() -> None:
+    """Move the current folder and the folders of PYTHONPATH to the end of the path on which Python finds modules.
+
+    They may be a project's, with a `schemas.py`, a `memory/` or a `redis/` of its own.
+    """
+    own_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    try:
+        folders = ["", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]  # an empty name is the current folder
+        project_folders = {*map(os.path.abspath, folders)} - {own_folder}
+        folders = sorted(sys.path, key=lambda folder: os.path.abspath(folder) in project_folders)
+    except OSError:
+        folders = [folder for folder in sys.path if os.path.isabs(folder)]  # the current folder is gone
+    # An installation's folder stays behind Python's own modules.
+    if os.path.basename(own_folder) not in ("site-packages", "dist-packages"):
+        folders = [own_folder, *(folder for folder in folders if folder != own_folder)]
+    sys.path[:] = folders
 
 
 if __name__ == "__main__":

@@ -25,13 +25,14 @@ def recalld(
     home: Path | None = None,
     environment: Mapping[str, str] | None = None,
     payload: str | None = None,
+    folder: Path = REPOSITORY,
     timeout: float = 120,
 ) -> subprocess.CompletedProcess[str]:
     """Run one command, with `payload` as its input, and return what it printed; never raises for its exit code."""
     options = ["--home", str(home)] if home is not None else []
     return subprocess.run(
         [sys.executable, "-m", "recalld", *options, *arguments],
-        cwd=REPOSITORY,
+        cwd=folder,
         env=clean_environment(environment),
         input=payload,
         capture_output=True,
@@ -64,8 +65,10 @@ class Daemon:
         provider: str = "stub",
         config: str = "",
         environment: Mapping[str, str] | None = None,
+        folder: Path = REPOSITORY,
     ) -> None:
         self.home = home
+        self.folder = folder
         self.workspace = workspace
         self.environment = environment
         self.config = home.parent / f"{home.name}.toml"
@@ -88,7 +91,7 @@ class Daemon:
         with self.printed.open("a") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "recalld", *self.options(), "up", *self.up_options(), "--port", "0"],
-                cwd=REPOSITORY,
+                cwd=self.folder,
                 env=clean_environment(self.environment),
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -129,7 +132,8 @@ class Daemon:
 
     def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run another recalld command against the same home."""
-        return recalld(*self.options(), *arguments, environment=self.environment, **options)
+        options = {"environment": self.environment, "folder": self.folder, **options}
+        return recalld(*self.options(), *arguments, **options)
 
     def up_options(self) -> list[str]:
         """Return the options of `up` that name the agents."""

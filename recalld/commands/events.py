@@ -99,12 +99,12 @@ def _hook_command(invocation: Invocation, program: str) -> str:
 
 
 def _this_program() -> list[str]:
-    from recalld.up.supervisor import module_command
+    from recalld.up.supervisor import own_command
 
     for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
         if script.name == "recalld" and script.is_file():
             return [str(script.absolute())]
-    return module_command("recalld")
+    return own_command()
 
 
 @click.command("emit")

@@ -77,7 +77,8 @@ def _others(groups: Iterable[Any], program: str) -> Iterator[object]:
 def is_ours(handler: object, program: str) -> bool:
     """Return True if a handler calls `recalld hook <program>`, wherever that recalld is or was."""
     command = handler.get("command") if isinstance(handler, dict) else None
-    return isinstance(command, str) and bool(re.search(rf"recalld['\"]?(\s.*)?\shook {program}(\s|$)", command))
+    pattern = rf"recalld(/__main__\.py)?['\"]?(\s.*)?\shook {program}(\s|$)"
+    return isinstance(command, str) and bool(re.search(pattern, command))
 
 
 def change_hooks(

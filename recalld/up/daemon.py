@@ -25,7 +25,7 @@ from recalld.up.lifecycle import SettingsAge, last_act, running_broker, stop_eve
 from recalld.up.lock import daemon_lock
 from recalld.up.progress import Progress, say
 from recalld.up.sd_notify import announce_ready, watchdog
-from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, module_command, stop_all
+from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, own_command, stop_all
 from recalld.wiring import AgentIndex, BrokerSide, closed, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
@@ -106,7 +106,7 @@ class _Daemon:
         self._children = [
             Child(
                 name,
-                module_command("recalld", name.partition("-")[0], *shared, *arguments, "--supervised"),
+                own_command(name.partition("-")[0], *shared, *arguments, "--supervised"),
                 log_folder=settings.home / "log",
             )
             for name, arguments in kinds.items()

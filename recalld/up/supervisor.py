@@ -7,9 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -37,29 +36,17 @@ LOG_BYTES = 10_000_000
 #: glibc gives every thread an arena, which keeps the memory of its busiest moment. Two arenas are enough here.
 _MEMORY = {"MALLOC_ARENA_MAX": "2"}
 
-#: The folder of our packages: of the environment where we are installed, or a checkout.
-_OUR_FOLDER = Path(__file__).resolve().parents[2]
+#: The entry point, which finds our packages from its own place: in an environment and in a checkout.
+_ENTRY_POINT = Path(__file__).resolve().parents[1] / "__main__.py"
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of ours with this Python; in a checkout it needs `module_environment`.
+def own_command(*arguments: str) -> list[str]:
+    """Return the command that runs recalld with this Python in any folder and with any PYTHONPATH.
 
-    `python -m` looks for every module in the current folder first, which may be a workspace that strangers write into:
-    a `redis.py` there would be run. `-P` leaves that out (https://docs.python.org/3/using/cmdline.html#cmdoption-P).
+    `python -m recalld` would run a project's `recalld/`. `-P` keeps the folder of the entry point off the path of
+    modules (https://docs.python.org/3/using/cmdline.html#cmdoption-P).
     """
-    return [sys.executable, "-P", "-m", module, *arguments]
-
-
-def module_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with the place of our packages, where Python would not look by itself.
-
-    A checkout is found through the current folder only; the folder of an installation, named like that, would come
-    before Python's own modules.
-    """
-    if Path(sysconfig.get_path("purelib")).resolve() == _OUR_FOLDER:
-        return dict(environment)
-    folders = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))  # an empty name is the current folder
-    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(_OUR_FOLDER), *folders]))}
+    return [sys.executable, "-P", str(_ENTRY_POINT), *arguments]
 
 
 class Child:
@@ -155,7 +142,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=module_environment(environment_for_child(_MEMORY)),
+                env=environment_for_child(_MEMORY),
             )
         if self._process.stdout is not None:
             os.set_blocking(self._process.stdout.fileno(), False)

@@ -264,9 +264,6 @@ class GgufProvider(LocalProvider):
         return np.array([model.embed(prefix + text) for text in texts], dtype=np.float32)
 
 
-#: The folder that holds our packages.
-_OUR_FOLDER = Path(__file__).resolve().parents[3]
-
 _VALUES, _TOKENIZER, _CHECKSUM = "values.json", "tokenizer.json", "checksum"
 
 #: An array of this size is the table of embeddings, of which only rows are used. It is not part of the checksum.
@@ -313,8 +310,8 @@ def unpack_weights(folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return
-        # -P: the current folder may be a workspace, and its modules are not ours. Ours need not be on Python's path.
-        code = f"import sys; sys.path.append({str(_OUR_FOLDER)!r}); from {__name__} import main; main()"
+        # The current folder and PYTHONPATH may be a project's: modules come from where this process has them.
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
         command = [sys.executable, "-P", "-c", code, str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
         if done.returncode != 0:

@@ -67,6 +67,7 @@ def test_only_our_handlers_are_replaced_and_removed(
         ("/a/recalld hook claude-code", True),
         ("'/my files/recalld' hook claude-code --home '/my home'", True),
         ("/p/python3 -m recalld --home /h hook claude-code", True),
+        ("/p/python3 -P /s/recalld/__main__.py hook claude-code", True),
         ("/a/recalld hook codex", False),
         ("/a/recalld hook claude-codes", False),
         ("/a/recalld-hook claude-code", False),
