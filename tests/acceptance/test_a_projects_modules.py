@@ -55,5 +55,6 @@ def test_commands_mcp_and_hooks_work_there(project: Path, home: Path, program: l
 
 def test_the_daemon_its_children_and_the_unpacking_of_its_model_work_there(project: Path, home: Path) -> None:
     with Daemon(home, project, provider="local", environment={"PYTHONPATH": "."}, folder=project) as daemon:
-        assert daemon.found("dentist appointment", "memory/friday.md")
+        wait_until(lambda: daemon.found("dentist appointment", "memory/friday.md"))
         wait_until(lambda: json.loads(daemon.run("search", "dentist", "--json").stdout)["mode"] == "hybrid")
+    assert list(home.glob("cache/models/multilingual-use-v3-*/checksum"))
