@@ -29,9 +29,10 @@ def main() -> None:
     # and the small matrices of one search are multiplied faster by a single thread.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
-    from recalld.cli import run
+    from recalld.cli import COMPLETION_VARIABLE, run
 
-    code = run(sys.argv[1:])
+    in_colour = not os.environ.get("NO_COLOR")  # https://no-color.org
+    code = run(sys.argv[1:], in_colour=in_colour, completion=os.environ.get(COMPLETION_VARIABLE))
     import threading
 
     if any(thread.name == "load-model" for thread in threading.enumerate()):

@@ -8,36 +8,58 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from recalld.invocation import Invocation, global_options
+from recalld.invocation import CommandGroup, Invocation, examples, global_options
 from recalld.terminal_text import printable_name
 from schemas.errors import RecalldError, UserError
 
-#: Name -> line of `recalld --help`.
-COMMANDS = {
-    "up": "Run everything on this machine: broker, watching, indexing and search.",
-    "index": "Bring the index up to date, wait until it is, and stop.",
-    "backfill": "Index old transcripts: say what it costs, then do it.",
-    "search": "Search an agent's memory.",
-    "get": "Print lines of a memory file.",
-    "status": "Compare files, index and queue, and list the conditions.",
-    "doctor": "Look at machine, home and indexes, say what to do, heal what can be healed.",
-    "watch": "Run only the producers: watch files and queue the changed documents.",
-    "work": "Run only the workers: index queued documents.",
-    "serve": "Run only the query service.",
-    "mcp": "Serve the memory tools to one agent by the Model Context Protocol, over stdio.",
-    "context": "Say what a session's prompt gets of the memory, and what it costs.",
-    "jobs": "List batch jobs and what is in the queue; cancel a batch job.",
-    "rebuild": "Build the index anew beside the answering one, then change over.",
-    "dead": "List, show, retry or drop documents that failed.",
-    "emit": "Tell the daemon that something happened.",
-    "hook": "Take a hook of Claude Code, Codex or OpenClaw; install hooks.",
-    "discover": "List the agents, notes and transcripts on this machine; write settings for them.",
-    "model": "List local models that can be had by name; fetch one.",
-    "config": "Show the settings and where each of them came from.",
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+#: Variable with which a shell asks for completions (`recalld completion`).
+COMPLETION_VARIABLE = "_RECALLD_COMPLETE"
+
+#: Heading of `recalld --help` -> name of a command -> its line; in the order in which a newcomer meets them.
+_GROUPS = {
+    "Find": {
+        "search": "Search an agent's memory.",
+        "get": "Print lines of a memory file.",
+        "context": "Show the memory that a session's prompt gets, and its cost.",
+    },
+    "Run": {
+        "up": "Run everything here: broker, watching, indexing and search.",
+        "index": "Bring the index up to date, and stop.",
+        "backfill": "Index old transcripts, after their price.",
+        "status": "Compare files, index and queue, and list the conditions.",
+    },
+    "Connect": {
+        "discover": "List agents, notes and transcripts here; write settings.",
+        "mcp": "Serve the memory tools over MCP, on standard input and output.",
+        "hook": "Take hooks of Claude Code, Codex or OpenClaw; install them.",
+    },
+    "Care": {
+        "doctor": "Examine machine, home and indexes; repair them with --fix.",
+        "config": "Show the settings and where each of them came from.",
+        "dead": "List, show, retry or drop documents that failed.",
+        "jobs": "List the queue and batch jobs; cancel a batch job.",
+        "rebuild": "Build the index anew while the present one answers.",
+        "model": "List local models; fetch one.",
+    },
+    "Plumbing": {
+        "watch": "Run only the producers: watch files, queue changed documents.",
+        "work": "Run only the workers: index queued documents.",
+        "serve": "Run only the query service.",
+        "emit": "Tell the daemon that something happened.",
+        "completion": "Print the script that completes commands in your shell.",
+        "help": "Show the help of a command.",
+    },
 }
+
+#: Name -> line of `recalld --help`.
+COMMANDS = {name: line for commands in _GROUPS.values() for name, line in commands.items()}
 
 #: Commands that are not in a module of their own name. A command is an attribute with its name in its module of
 #: `recalld.commands`, which is imported when the command is used.
@@ -47,6 +69,7 @@ _MODULES = {
     **dict.fromkeys(("emit", "hook"), "events"),
     "doctor": "status",
     "get": "search",
+    "completion": "help",
 }
 
 EXIT_CODES = """\
@@ -56,7 +79,7 @@ vectors can be had, status is not ok, doctor found a problem; \
 output went away."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """Group whose commands are imported when they are called: a fast start is part of a fast search."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -74,15 +97,25 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """List the commands by group, without importing them."""
+        for heading, commands in _GROUPS.items():
+            with formatter.section(heading):
+                # One column for all groups.
+                formatter.write_dl([(name.ljust(max(map(len, COMMANDS))), line) for name, line in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands without importing them, and options."""
+        from click.shell_completion import CompletionItem
+
+        names = [CompletionItem(name, help=line) for name, line in COMMANDS.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
 def _accept_global_options(command: click.Command) -> None:
     options = {option for param in command.params for option in param.opts}
     command.params += [option for option in global_options() if not options.intersection(option.opts)]
-    command.epilog = command.epilog or EXIT_CODES
+    if EXIT_CODES not in (command.epilog or ""):
+        command.epilog = "\n\n".join(filter(None, (command.epilog, EXIT_CODES)))
     if isinstance(command, click.Group):
         for below in command.commands.values():
             _accept_global_options(below)
@@ -91,20 +124,35 @@ def _accept_global_options(command: click.Command) -> None:
 root = LazyGroup(
     "recalld",
     help="Fresh, crash-safe, hybrid-searchable memory for agents, from Markdown notes and transcripts.",
-    epilog=EXIT_CODES,
+    epilog="\n\n".join(
+        (
+            examples(
+                "recalld up --workspace ~/notes", 'recalld search "which port does staging use"', "recalld help up"
+            ),
+            EXIT_CODES,
+        )
+    ),
     params=global_options(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 click.version_option(package_name="recalld", message="%(prog)s %(version)s", help="Print the version.")(root)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. An error is one sentence with its remedy."""
+def run(arguments: Sequence[str], *, in_colour: bool = True, completion: str | None = None) -> int:
+    """Run one command and return its exit code. An error is one sentence with its remedy.
+
+    `in_colour`: terminals get colours. `completion` is the request of a shell that completes a command line.
+    """
     invocation = Invocation()
+    if completion:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(root, {"obj": invocation}, "recalld", COMPLETION_VARIABLE, completion)
     try:
         _require_current_folder()
         # Not root.main(): it handles interrupts and closed pipes differently.
-        with root.make_context("recalld", list(arguments) or ["--help"], obj=invocation) as context:
+        color = None if in_colour else False  # None leaves it to the kind of output
+        with root.make_context("recalld", list(arguments) or ["--help"], obj=invocation, color=color) as context:
             outcome = root.invoke(context)
         if sys.stdout is not None:  # the caller closed it
             sys.stdout.flush()

@@ -20,6 +20,7 @@ from recalld.settings.load import (
     load,
     remember_workspace,
     select_agent,
+    written_agents,
 )
 
 if TYPE_CHECKING:
@@ -145,6 +146,33 @@ def _program() -> str:
     return shlex.quote(str(program))
 
 
+class CommandGroup(click.Group):
+    """Group of commands: alone it shows its help (exit code 2), and a wrong name comes with the nearest right one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse options. Without any argument, show the help to a person who typed the group alone."""
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names, and the other arguments."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            from recalld.settings.keys import did_you_mean
+
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a command's help: how it is typed. A test parses each of them."""
+    return "\n".join(("\b", "Examples:", *(f"  {command}" for command in commands)))
+
+
 def _remember_option(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is None:
         return
@@ -154,18 +182,30 @@ def _remember_option(ctx: click.Context, param: click.Parameter, value: str | No
     setattr(ctx.ensure_object(Invocation), param.name, value)
 
 
+def _complete_agent(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    call = ctx.find_object(Invocation) or Invocation()
+    return [agent for agent in written_agents(call.config, home=call.home_path) if agent.startswith(incomplete)]
+
+
 #: Options that every command takes, before or after its name: name -> form of the value and help.
 _GLOBAL_OPTIONS = {
     "--config": ("FILE", "Settings file. [RECALLD_CONFIG]"),
     "--home": ("DIR", "Folder for everything recalld writes. [RECALLD_HOME]"),
-    "--agent": ("ID", "The agent whose memory is meant."),
+    "--agent": ("ID", "Agent to use."),
 }
 
 
 def global_options() -> list[click.Parameter]:
     """Return the options that every command takes."""
     return [
-        click.Option([name], metavar=metavar, help=text, expose_value=False, callback=_remember_option)
+        click.Option(
+            [name],
+            metavar=metavar,
+            help=text,
+            expose_value=False,
+            callback=_remember_option,
+            shell_complete=_complete_agent if name == "--agent" else None,
+        )
         for name, (metavar, text) in _GLOBAL_OPTIONS.items()
     ]
 

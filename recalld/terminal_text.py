@@ -100,7 +100,9 @@ class ProgressLine:
             filled = int(30 * share)
             text = f"[{'#' * filled}{'.' * (30 - filled)}] {text}  {time.monotonic() - self._began_at:.0f} s"
         if text != self._drawn_text:
-            self._say(f"\r{text}\x1b[K" if self._terminal else text, nl=last or not self._terminal)
+            # Blanks in place of \x1b[K, which click removes with the colours.
+            blanks = " " * (len(self._drawn_text) - len(text))
+            self._say(f"\r{text}{blanks}" if self._terminal else text, nl=last or not self._terminal)
         self._printed_at, self._drawn_text = time.monotonic(), text
 
     def once(self, text: str, *, key: str | None = None) -> None:
@@ -113,7 +115,7 @@ class ProgressLine:
     def end(self) -> None:
         """Clear the line for other output."""
         if self._terminal and self._drawn_text:
-            self._say("\r\x1b[K", nl=False)
+            self._say(f"\r{' ' * len(self._drawn_text)}\r", nl=False)
             self._drawn_text = ""
 
 

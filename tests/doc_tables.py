@@ -81,10 +81,17 @@ def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
     if options:
         lines += ["| option | does |", "|---|---|", *(f"| `{_cell(name)}` | {_cell(does)} |" for name, does in options)]
         lines.append("")
+    if not isinstance(command, click.Group):
+        lines += ["```shell", *examples_of(command), "```", ""]
     yield "\n".join(lines)
     if isinstance(command, click.Group):
         for name, below in command.commands.items():
             yield from _sections(below, click.Context(below, parent=context, info_name=name))
+
+
+def examples_of(command: click.Command) -> list[str]:
+    """Return the command lines at the end of a command's help."""
+    return re.findall(r"^  (recalld .*)$", command.epilog or "", re.MULTILINE)
 
 
 def _shown(template: str) -> str:

@@ -9,23 +9,29 @@ from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, json_option, pass_invocation
+from recalld.invocation import CommandGroup, Invocation, examples, json_option, pass_invocation
 from recalld.settings.keys import URL_KEYS, SettingKey, agent_keys, top_level_keys
 from recalld.settings.load import LoadedSettings
 from recalld.terminal_text import print_answer, remark
 from schemas.settings import Settings
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup, epilog=examples("recalld config show"))
 def config() -> None:
     """Show the settings and where each of them came from."""
 
 
-@config.command("show")
+@config.command(
+    "show", epilog=examples("recalld config show", "recalld config show --all", "recalld config show --json")
+)
+@click.option("--all", "shows_all", is_flag=True, help="Also print settings that have their default.")
 @json_option
 @pass_invocation
-def show(invocation: Invocation, *, as_json: bool) -> None:
-    """Print every setting that holds, and its origin. Secrets are shown as ***."""
+def show(invocation: Invocation, *, shows_all: bool, as_json: bool) -> None:
+    """Print the settings that are not left at their default, and where each of them came from.
+
+    JSON has every setting. Secrets are shown as ***.
+    """
     loaded = invocation.loaded
     for problem in dict.fromkeys(agent.qmd.problem for agent in loaded.settings.agents):
         if problem is not None:
@@ -33,13 +39,22 @@ def show(invocation: Invocation, *, as_json: bool) -> None:
     values = effective(loaded.settings)
     settings = {key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()}
     answer = {"config": str(loaded.config) if loaded.config else None, "settings": settings}
-    print_answer(answer, _lines(loaded, values), as_json=as_json)
+    shown = {key: value for key, value in values.items() if shows_all or _is_set(key, settings)}
+    print_answer(answer, _lines(loaded, shown), as_json=as_json)
+    if len(shown) < len(values) and not as_json:
+        remark("all other settings have their default; `recalld config show --all` prints them")
+
+
+def _is_set(key: str, settings: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return True if a setting has a source, and is not the setting of all agents again, for one of them."""
+    for_all = key.split(".", 2)[2] if key.startswith("agents.") else ""
+    return settings[key]["origin"] != "default" and settings[key] != settings.get(for_all)
 
 
 def _lines(loaded: LoadedSettings, values: Mapping[str, Any]) -> Iterator[str]:
     yield click.style(f"# settings file: {loaded.config or 'none'}", dim=True)
     lines = {key: f"{key} = {setting_text(value)}" for key, value in values.items()}
-    width = max(len(line) for key, line in lines.items() if len(line) - len(key) < 43)
+    width = max((len(line) for key, line in lines.items() if len(line) - len(key) < 43), default=0)
     for key, line in lines.items():
         if loaded.origins[key] == "default":
             yield click.style(line, dim=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, json_option, pass_invocation
+from recalld.invocation import CommandGroup, Invocation, examples, json_option, pass_invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
 from recalld.terminal_text import print_answer, printable_name, remark
@@ -16,7 +16,7 @@ from recalld.terminal_text import print_answer, printable_name, remark
 _MOST_LISTED = 10
 
 
-@click.group("context")
+@click.group("context", cls=CommandGroup, epilog=examples("recalld context list"))
 def context() -> None:
     """Show a session's files, standing instructions and tools, with their characters and tokens."""
 
@@ -33,7 +33,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@context.command("list")
+@context.command("list", epilog=examples("recalld context list", "recalld context list --kind subagent"))
 @_options
 @pass_invocation
 def list_(invocation: Invocation, *, as_json: bool, **options: Any) -> None:
@@ -42,7 +42,7 @@ def list_(invocation: Invocation, *, as_json: bool, **options: Any) -> None:
     print_answer(answer, _lines(answer, most=_MOST_LISTED), as_json=as_json)
 
 
-@context.command("detail")
+@context.command("detail", epilog=examples("recalld context detail --agent main"))
 @_options
 @pass_invocation
 def detail(invocation: Invocation, *, as_json: bool, **options: Any) -> None:

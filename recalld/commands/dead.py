@@ -25,7 +25,7 @@ from memory.store.sqlite.writer import Store
 from memory.transcripts.folding import readable
 from producers.spool import write_event
 from recalld import logs
-from recalld.invocation import NOTHING_FOUND, Invocation, json_option, pass_invocation, to_type
+from recalld.invocation import NOTHING_FOUND, CommandGroup, Invocation, examples, json_option, pass_invocation, to_type
 from recalld.terminal_text import fields, print_answer, printable_name, typed_name
 from recalld.up.lock import daemon_pid
 from recalld.wiring import BrokerSide, closed, open_broker
@@ -36,7 +36,7 @@ from schemas.settings import AgentSettings, Settings
 from schemas.status import DeadLetter
 
 
-@click.group("dead")
+@click.group("dead", cls=CommandGroup, epilog=examples("recalld dead list", "recalld dead retry --all"))
 def dead() -> None:
     """List, show, retry or drop documents that failed.
 
@@ -47,7 +47,7 @@ def dead() -> None:
     logs.configure_logs(level=40)
 
 
-@dead.command("list")
+@dead.command("list", epilog=examples("recalld dead list", "recalld dead list --agent main --json"))
 @json_option
 @pass_invocation
 def list_letters(invocation: Invocation, *, as_json: bool) -> None:
@@ -58,7 +58,7 @@ def list_letters(invocation: Invocation, *, as_json: bool) -> None:
     print_answer(answer, lines if failed else ["nothing failed"], as_json=as_json)
 
 
-@dead.command("show")
+@dead.command("show", epilog=examples("recalld dead show memory/2026-11-09.md"))
 @click.argument("path")
 @json_option
 @pass_invocation
@@ -89,7 +89,7 @@ def _facts(failure: Failure) -> Iterator[tuple[str, str]]:
     yield from (("note", readable(note)) for note in failure.file.notes)
 
 
-@dead.command("retry")
+@dead.command("retry", epilog=examples("recalld dead retry memory/2026-11-09.md", "recalld dead retry --all"))
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--all", "retries_all", is_flag=True, help="Retry everything that failed.")
 @json_option
@@ -123,7 +123,7 @@ def _retry_lines(retries: list[tuple[Failure, int]], *, queued: bool, working: b
     yield to_type(consequence if retries else "nothing failed, so there is nothing to retry")
 
 
-@dead.command("drop")
+@dead.command("drop", epilog=examples("recalld dead drop memory/2026-11-09.md"))
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @json_option
 @pass_invocation

@@ -16,7 +16,7 @@ import click
 from memory.status.condition_texts import counted
 from recalld.discover import machine
 from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, settings_file
-from recalld.invocation import Invocation, json_option, pass_unchecked_invocation, to_type
+from recalld.invocation import Invocation, examples, json_option, pass_unchecked_invocation, to_type
 from recalld.runs.status import size
 from recalld.settings.load import config_to_write, load, program_folders
 from recalld.settings.replacement import kept_in, replace_file
@@ -30,7 +30,9 @@ _USUAL_PLACE = "\0"
 LISTED = 40
 
 
-@click.command("discover")
+@click.command(
+    "discover", epilog=examples("recalld discover", "recalld discover --all --write", "recalld discover --pick notes")
+)
 @json_option
 @click.option("--pick", "picks", multiple=True, metavar="NAME", help="Take this one; may be repeated.")
 @click.option("--all", "takes_all", is_flag=True, help="Take everything that was found.")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation
+from recalld.invocation import CommandGroup, Invocation, examples, pass_invocation
 
 _KINDS = ("session-start", "reconcile", "changed")
 _PROGRAMS = {"claude-code": "Claude Code", "codex": "Codex", "openclaw": "OpenClaw"}
 
 
-@click.group("hook")
+@click.group("hook", cls=CommandGroup, epilog=examples("recalld hook install claude-code"))
 def hook() -> None:
     """Take hooks of agents' programs, or write the configuration that sends them.
 
@@ -31,12 +31,13 @@ for _program, _name in _PROGRAMS.items():
             _program,
             help=f"Take one hook of {_name}: JSON on standard input, or as the last argument.",
             short_help=f"Take one hook of {_name}.",
+            epilog=examples(f"recalld hook {_program} < hook.json"),
             params=[click.Argument(["payload"], nargs=-1, metavar="[JSON]")],
         )
     )
 
 
-@hook.command("install")
+@hook.command("install", epilog=examples("recalld hook install claude-code", "recalld hook install codex --remove"))
 @click.argument("program", type=click.Choice(list(_PROGRAMS)))
 @click.option("--settings", metavar="FILE", help="The program's settings file, if it is not at its usual place.")
 @click.option("--yes", is_flag=True, help="Write without asking.")
@@ -107,7 +108,7 @@ def _this_program() -> list[str]:
     return own_command()
 
 
-@click.command("emit")
+@click.command("emit", epilog=examples("recalld emit reconcile", "recalld emit changed MEMORY.md"))
 @click.argument("kind", type=click.Choice(_KINDS))
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @pass_invocation

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, json_option, pass_invocation, workspace_option
+from recalld.invocation import Invocation, examples, json_option, pass_invocation, workspace_option
 
 _FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copilot", "cursor", "plain")
 _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
@@ -17,7 +17,7 @@ _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
 
 
-@click.command("index")
+@click.command("index", epilog=examples("recalld index --workspace ~/notes", "recalld index --dry-run"))
 @workspace_option
 @click.option("--force", is_flag=True, help="Build a new index beside the present one, from the files and the cache.")
 @click.option("--forget-missing", is_flag=True, help="Forget now the notes of folders that are gone or were emptied.")
@@ -33,7 +33,7 @@ def index(invocation: Invocation, *, force: bool, forget_missing: bool, dry_run:
     return _run(invocation, fresh=force, dry_run=dry_run, as_json=as_json, forget_missing=forget_missing)
 
 
-@click.command("rebuild")
+@click.command("rebuild", epilog=examples("recalld rebuild --dry-run", "recalld rebuild --agent main"))
 @workspace_option
 @click.option("--force", is_flag=True, help="Begin anew, also if a build is under way or space seems to be short.")
 @_dry_run
@@ -59,7 +59,12 @@ def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, *
     return run_index(invocation, fresh=fresh, as_json=as_json, **options)
 
 
-@click.command("backfill")
+@click.command(
+    "backfill",
+    epilog=examples(
+        "recalld backfill ~/.claude/projects --dry-run", "recalld backfill old-sessions --since 2026-01-01 --limit 500"
+    ),
+)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @workspace_option
 @click.option("--format", type=click.Choice(_FORMATS), help="How the lines are to be read; found out by itself else.")

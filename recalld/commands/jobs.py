@@ -17,7 +17,7 @@ from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.status.condition_texts import duration, since, stop_text
 from memory.status.run_files import frozen_pid
 from recalld import logs
-from recalld.invocation import NOTHING_FOUND, Invocation, json_option, pass_invocation, to_type
+from recalld.invocation import NOTHING_FOUND, CommandGroup, Invocation, examples, json_option, pass_invocation, to_type
 from recalld.terminal_text import fields, print_answer
 from recalld.up.lock import broker_away
 from recalld.wiring import AgentIndex, open_broker
@@ -32,7 +32,9 @@ from workers.queue.names import POLL_BATCH_JOBS
 _SHOWN_SECONDS = 86_400.0
 
 
-@click.group("jobs", invoke_without_command=True)
+@click.group(
+    "jobs", cls=CommandGroup, invoke_without_command=True, epilog=examples("recalld jobs", "recalld jobs --json")
+)
 @json_option
 @click.pass_context
 def jobs(ctx: click.Context, *, as_json: bool) -> None:
@@ -58,7 +60,7 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
         raise UserError(problem)
 
 
-@jobs.command("cancel")
+@jobs.command("cancel", epilog=examples("recalld jobs cancel 3f2a9c"))
 @click.argument("reference")
 @pass_invocation
 def cancel(invocation: Invocation, *, reference: str) -> None:

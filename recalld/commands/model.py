@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, json_option, pass_invocation, to_type
+from recalld.invocation import CommandGroup, Invocation, examples, json_option, pass_invocation, to_type
 from recalld.terminal_text import ProgressLine, print_answer
 
 
-@click.group("model")
+@click.group("model", cls=CommandGroup, epilog=examples("recalld model list"))
 def model() -> None:
     """List local models that find more than the bundled one, and fetch one."""
 
 
-@model.command("list")
+@model.command("list", epilog=examples("recalld model list"))
 @json_option
 @pass_invocation
 def list_models(invocation: Invocation, *, as_json: bool) -> None:
@@ -49,7 +49,7 @@ def _lines(models: list[dict[str, Any]]) -> Iterator[str]:
     )
 
 
-@model.command("pull")
+@model.command("pull", epilog=examples("recalld model pull multilingual-e5-small"))
 @click.argument("name")
 @click.option("--hub", envvar="HF_ENDPOINT", hidden=True)
 @pass_invocation

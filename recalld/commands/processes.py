@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
+from recalld.invocation import Invocation, examples, pass_invocation, setting_option, workspace_option
 from recalld.settings.load import check_workspace
 from recalld.up.lifecycle import SettingsAge, running_broker, stop_event, supervised_option, traced
 from recalld.up.sd_notify import announce_ready, watchdog
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from schemas.settings import Settings
 
 
-@click.command("up")
+@click.command("up", epilog=examples("recalld up", "recalld up --workspace ~/notes", "recalld up --port 0"))
 @workspace_option
 @setting_option("--host", "service.host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
 @setting_option("--port", "service.port", type=int, metavar="N", help="Port of the query service; 0 picks one. [7373]")
@@ -34,7 +34,7 @@ def up(invocation: Invocation) -> int:
     return run_daemon(invocation)
 
 
-@click.command("watch")
+@click.command("watch", epilog=examples("recalld watch"))
 @workspace_option
 @supervised_option
 @pass_invocation
@@ -62,7 +62,7 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
         )
 
 
-@click.command("work")
+@click.command("work", epilog=examples("recalld work", "recalld work --port 9090"))
 @workspace_option
 @setting_option("--host", "workers.host", metavar="ADDRESS", help="Address for metrics and health. [127.0.0.1]")
 @setting_option("--port", "workers.port", type=int, metavar="N", help="Port for metrics and health. [none]")
@@ -76,7 +76,7 @@ def work(invocation: Invocation, *, supervised: bool) -> None:
         run_workers(process.settings, process.stop, on_ready=process.ready, pulses=process.pulses, outdated=process.age)
 
 
-@click.command("serve")
+@click.command("serve", epilog=examples("recalld serve", "recalld serve --port 8080"))
 @workspace_option
 @setting_option("--host", "service.host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
 @setting_option("--port", "service.port", type=int, metavar="N", help="Port to listen on; 0 picks a free one. [7373]")
@@ -117,7 +117,7 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
         )
 
 
-@click.command("mcp")
+@click.command("mcp", epilog=examples("recalld mcp", "recalld mcp --agent main"))
 @click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules. [the owner's private one]")
 @pass_invocation
 def mcp(invocation: Invocation, *, session_key: str | None) -> None:

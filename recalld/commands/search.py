@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from recalld.invocation import NOTHING_FOUND, Invocation, json_option, pass_invocation
+from recalld.invocation import NOTHING_FOUND, Invocation, examples, json_option, pass_invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
 from recalld.terminal_text import print_answer, printable, printable_name, remark, typed_name
@@ -21,7 +21,14 @@ _WITH_LINES = re.compile(r"(.+?)(?::(\d{1,9})(?:-(\d{1,9}))?|#L(\d{1,9})(?:-L?(\
 _MOST_LINES = 100_000
 
 
-@click.command("search")
+@click.command(
+    "search",
+    epilog=examples(
+        'recalld search "which port does staging use"',
+        "recalld search FP-131 --max-results 3 --source memory",
+        "recalld search release checklist --agent research --json",
+    ),
+)
 @click.argument("words", nargs=-1, required=True, metavar="QUERY...")
 @click.option("-n", "--max-results", type=click.IntRange(1, 100), metavar="N", help="How many results. [6]")
 @click.option("--min-score", type=click.FloatRange(0, 1), metavar="X", help="Leave out what scores below. [0.35]")
@@ -68,7 +75,7 @@ def _lines(answer: Answer) -> Iterator[str]:
         remark(f"{behind} changed {'note is' if behind == 1 else 'notes are'} not indexed yet")
 
 
-@click.command("get")
+@click.command("get", epilog=examples("recalld get MEMORY.md", "recalld get memory/2026-11-09.md:3-8"))
 @click.argument("path")
 @click.option("--from", "start_line", type=click.IntRange(min=1), metavar="LINE", help="First line, from 1.")
 @click.option("--lines", type=click.IntRange(1, _MOST_LINES), metavar="N", help="How many lines.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from recalld.invocation import NOT_OK, Invocation, json_option, pass_invocation
+from recalld.invocation import NOT_OK, Invocation, examples, json_option, pass_invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
 from recalld.terminal_text import print_answer, remark
 
 
-@click.command("status")
+@click.command("status", epilog=examples("recalld status", "recalld status --agent main --deep"))
 @click.option("--deep", is_flag=True, help="Also check whether the indexes hold together; takes longer.")
 @json_option
 @pass_invocation
@@ -29,7 +29,7 @@ def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     return 0 if answer["ok"] else NOT_OK
 
 
-@click.command("doctor")
+@click.command("doctor", epilog=examples("recalld doctor", "recalld doctor --fix"))
 @click.option("--fix", is_flag=True, help="Heal what can be healed from files and cache; nothing is lost by it.")
 @click.option("--online", is_flag=True, help="Also send one word to each embedding provider.")
 @json_option

@@ -168,7 +168,10 @@ def agent_problem(agent_ids: Sequence[str], agent: str | None) -> UserError | No
     elif agent is None and len(agent_ids) > 1:
         problem = f"there are several agents; say which with --agent (one of {', '.join(agent_ids)})"
     elif agent is not None and agent not in agent_ids:
-        problem = f"--agent: no agent is called {agent!r}; known are {', '.join(agent_ids)}"
+        from recalld.settings.keys import did_you_mean
+
+        nearest = did_you_mean(agent, agent_ids) or f"; known are {', '.join(agent_ids)}"
+        problem = f"--agent: no agent is called {agent!r}{nearest}"
     else:
         return None
     return UserError(problem, exit_code=2)
@@ -225,6 +228,20 @@ def remembered_workspaces(home: Path) -> dict[str, Path]:
         raise UserError(f"{file} cannot be read ({error.strerror}); mend that or give --workspace") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{file} is damaged; delete it and give --workspace again", exit_code=2) from None
+
+
+def written_agents(config: str | None, *, home: Path) -> list[str]:
+    """Return the ids of agents in the settings file, else of the remembered workspaces. Cheap; checks nothing.
+
+    For a shell that completes a word: settings that cannot be read give no id.
+    """
+    try:
+        file = find_config(config, home=home)
+        tables = _parsed(file).get("agents", ()) if file is not None else ()
+        ids = [str(table["id"]) for table in tables if isinstance(table, dict) and "id" in table]
+        return ids or list(remembered_workspaces(home))
+    except (UserError, TypeError):
+        return []
 
 
 def remember_workspace(home: Path, agent: str, workspace: Path) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pytest
 
-from recalld.cli import COMMANDS, EXIT_CODES, run
-from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
+from recalld.cli import COMMANDS, EXIT_CODES, root, run
+from recalld.invocation import CommandGroup, Invocation, pass_invocation, setting_option, workspace_option
 from schemas.errors import BrokerUnavailable, UserError
+from tests.daemon import REPOSITORY, clean_environment
+from tests.doc_tables import examples_of
 from tests.raw_server import announce, proof, raw_server
 from tests.raw_server import answer as said
 
@@ -62,11 +65,15 @@ CALLS = {
     "config": ["config", "show"],
     "context": ["context", "list"],
     "model": ["model", "list"],
+    "completion": ["completion", "bash"],
 }
+
+#: Commands that need no settings.
+WITHOUT_SETTINGS = {"completion", "help"}
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in WITHOUT_SETTINGS])
 def test_a_settings_file_that_is_not_there_ends_every_command_at_once(
     name: str, by: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +112,74 @@ def test_every_command_has_help_with_exit_codes_and_global_options(
     assert EXIT_CODES in shown
     for option in ("--config FILE", "--home DIR", "--agent ID"):
         assert option in shown
+
+
+def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Yield each command, also those of groups: name as it is typed, command, and the context above it."""
+    with click.Context(root, info_name="recalld", obj=Invocation()) as context:
+        for name in COMMANDS:
+            command = root.get_command(context, name)
+            assert command is not None
+            yield name, command, context
+            if isinstance(command, CommandGroup):
+                above = click.Context(command, parent=context, info_name=name)
+                yield from ((f"{name} {below}", command.commands[below], above) for below in command.commands)
+
+
+def test_the_examples_of_every_help_can_be_typed() -> None:
+    for typed, command, context in every_command():
+        assert type(command) is not click.Group, f"{typed} needs cls=CommandGroup"
+        assert examples_of(command), typed
+        for example in examples_of(command):
+            words = shlex.split(example)[1:]
+            assert " ".join(words).startswith(typed), example
+            if not isinstance(command, click.Group) or command.invoke_without_command:
+                command.make_context(typed, words[len(typed.split()) :], parent=context)
+
+
+def test_a_command_s_help_is_shown_in_each_way_that_people_ask_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["dead", "retry"], ["search"], []):
+        assert run([*words, "--help"]) == 0
+        wanted = capsys.readouterr().out
+        assert run(["help", *words]) == 0
+        assert capsys.readouterr().out == wanted
+    for group in [typed for typed, command, _ in every_command() if isinstance(command, click.Group)]:
+        if group != "jobs":
+            assert run([group, "--help"]) == 0
+            wanted = capsys.readouterr().out
+            assert run([group]) == 2
+            assert capsys.readouterr() == ("", wanted)
+
+
+def test_bash_completes_commands_options_and_agents(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[[agents]]\nid = "ada"\n[[agents]]\nid = "bob"\n', "utf-8")
+    program = tmp_path / "recalld"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{REPOSITORY}" exec "{sys.executable}" -m recalld "$@"\n', "utf-8")
+    program.chmod(0o755)
+
+    def completed(line: str) -> list[str]:
+        words = line.split(" ")
+        script = 'eval "$(recalld completion bash)"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))\n'
+        script += '_recalld_completion recalld; printf "%s\\n" "${COMPREPLY[@]}"'
+        environment = clean_environment({"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+        shell = ["bash", "-c", script, "bash", *words]
+        return subprocess.run(shell, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    assert completed("recalld re") == ["rebuild"]
+    assert completed("recalld dead r") == ["retry"]
+    assert completed("recalld search --sou") == ["--source"]
+    assert completed(f"recalld --config {config} status --agent ") == ["ada", "bob"]
+    assert completed(f"recalld --config {config}x status --agent ") == []
+
+
+def test_colours_are_for_terminals_and_off_with_no_color(tmp_path: Path) -> None:
+    for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+        reading, writing = os.openpty()
+        command = [sys.executable, "-m", "recalld", "config", "show"]
+        environment |= {"HOME": str(tmp_path)}
+        subprocess.run(command, cwd=REPOSITORY, env=clean_environment(environment), stdout=writing, check=True)
+        assert (b"\x1b[" in os.read(reading, 1 << 16)) is coloured
 
 
 def test_global_options_are_taken_before_and_after_the_command(probe: Frame, tmp_path: Path) -> None:
@@ -146,7 +221,11 @@ def test_an_error_is_one_line_and_an_exit_code(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nonsense"], "No such command 'nonsense'"),
+        (["nonsense"], "No such command 'nonsense' ("),
+        (["serach", "x"], "No such command 'serach'; did you mean search? ("),
+        (["dead", "rety"], "No such command 'rety'; did you mean retry? ("),
+        (["help", "serach"], "No such command 'serach'; did you mean search? ("),
+        (["help", "search", "x"], "recalld search has no commands of its own"),
         (["search"], "Missing argument 'QUERY...'"),
         (["search", "x", "--max-results", "0"], "Invalid value for '-n' / '--max-results'"),
         (["search", "x", "--nonsense"], "No such option"),
@@ -275,7 +354,11 @@ def test_config_show_masks_secrets_and_names_origins(
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "query.max_results = 9 # RECALLD_QUERY__MAX_RESULTS" in shown
     assert 'credentials.openai = "***" # OPENAI_API_KEY' in shown
-    assert 'provider = "auto"' in shown
+    assert 'provider = "auto"' not in shown
+    assert run(["config", "show", "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 'provider = "auto"' in lines
+    assert len(lines) > 50 + len(shown)
     assert run(["config", "show", "--json"]) == 0
     text = capsys.readouterr().out
     settings = json.loads(text)["settings"]
