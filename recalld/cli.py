@@ -31,6 +31,8 @@ _GROUPS = {
     },
     "Run": {
         "up": "Run everything here: broker, watching, indexing and search.",
+        "stop": "Stop the running `recalld up`, in order.",
+        "logs": "Print the logs of all processes, by time.",
         "index": "Bring the index up to date, and stop.",
         "backfill": "Index old transcripts, after their price.",
         "status": "Compare files, index and queue, and list the conditions.",
@@ -67,6 +69,7 @@ _MODULES = {
     **dict.fromkeys(("up", "watch", "work", "serve", "mcp"), "processes"),
     **dict.fromkeys(("rebuild", "backfill"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
+    **dict.fromkeys(("stop", "logs"), "daemon"),
     "doctor": "status",
     "get": "search",
     "completion": "help",

@@ -26,12 +26,25 @@ if TYPE_CHECKING:
 @workspace_option
 @setting_option("--host", "service.host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
 @setting_option("--port", "service.port", type=int, metavar="N", help="Port of the query service; 0 picks one. [7373]")
+@click.option("--detach", is_flag=True, help="Return when everything is ready, and leave it running.")
 @pass_invocation
-def up(invocation: Invocation) -> int:
-    """Run broker, watching, indexing and search until Ctrl-C, which drains and stops all of it."""
-    from recalld.up.daemon import run_daemon
+def up(invocation: Invocation, *, detach: bool) -> int:
+    """Run broker, watching, indexing and search until Ctrl-C, which drains and stops all of it.
 
-    return run_daemon(invocation)
+    With --detach it runs without a terminal, until `recalld stop`; its messages are in log/up.log in the home folder.
+    """
+    if not detach:
+        from recalld.up.daemon import run_daemon
+
+        return run_daemon(invocation)
+    from recalld.up.detached import in_background
+
+    def run(on_ready: Callable[[], object]) -> int:
+        from recalld.up.daemon import run_daemon
+
+        return run_daemon(invocation, on_ready=on_ready)
+
+    return in_background(invocation.home_path, run)
 
 
 @click.command("watch", epilog=examples("recalld watch"))

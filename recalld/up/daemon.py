@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 from memory.backends.registry import absence_of
 from memory.http.private_folders import check_private
@@ -20,12 +22,13 @@ from memory.telemetry.server import TelemetryServer, readiness
 from recalld.client.address import Address, running_service
 from recalld.invocation import Invocation, to_type
 from recalld.logs import configure_logs
-from recalld.settings.load import check_workspace
+from recalld.settings.load import check_workspace, systemd_variables
+from recalld.up.detached import UP_LOG
 from recalld.up.lifecycle import SettingsAge, last_act, running_broker, stop_event
 from recalld.up.lock import daemon_lock
-from recalld.up.progress import Progress, say
+from recalld.up.progress import Progress, log_entries, say
 from recalld.up.sd_notify import announce_ready, watchdog
-from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, own_command, stop_all
+from recalld.up.supervisor import UP_OVERDUE_SECONDS, Child, bound_log, own_command, stop_all
 from recalld.wiring import AgentIndex, BrokerSide, closed, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
@@ -38,15 +41,12 @@ from workers.queue.private_server import SERVER_LOG, BrokerServer
 #: Seconds between two looks at the children, and between two at broker and progress.
 _LOOK_SECONDS, _ASK_SECONDS = 0.2, 1.0
 
-#: Seconds that an orderly end may take in all: three kinds of processes one after the other, and the broker.
-OVERDUE_SECONDS = 3 * STOP_SECONDS + 15.0
-
 #: Times that a process may fail to start: the broker may die as it does.
 _START_ATTEMPTS = 2
 
 
-def run_daemon(invocation: Invocation) -> int:
-    """Run until Ctrl-C. Return the exit code."""
+def run_daemon(invocation: Invocation, *, on_ready: Callable[[], object] | None = None) -> int:
+    """Run until a signal. Return the exit code. `on_ready` is called when everything is ready."""
     # The terminal is for what `up` says; its parts write logs of their own.
     configure_logs(level=logging.WARNING, process="up")
     age = SettingsAge(invocation)
@@ -56,7 +56,7 @@ def run_daemon(invocation: Invocation) -> int:
         raise UserError(f"no workspace is known yet; {advice}", exit_code=2)
     for agent in settings.agents:
         check_workspace(agent)
-    with daemon_lock(settings.home):
+    with daemon_lock(settings.home), log_entries(settings.home / UP_LOG) as in_log:
         service, advice = settings.service, "choose another with --port, 0 picks a free one"
         # The query service could not say it in a sentence, and listens on the same port when it is started again.
         with listen(service.host, service.port, key="service.host", advice=advice) as free:
@@ -72,9 +72,10 @@ def run_daemon(invocation: Invocation) -> int:
             except RecalldError:
                 pass  # workers meet it, too, and report it
         # Before anything is started that a signal would leave behind.
-        stop = stop_event(supervised=False, overdue_seconds=OVERDUE_SECONDS)
+        stop = stop_event(supervised=False, overdue_seconds=UP_OVERDUE_SECONDS)
         with running_broker(settings) as broker, open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as side:
-            _Daemon(invocation, address, broker, side, stop).run(age)
+            in_terminal = not in_log and not systemd_variables()
+            _Daemon(invocation, address, broker, side, stop, on_ready=on_ready, in_terminal=in_terminal).run(age)
         say("stopped")
     return 0
 
@@ -83,9 +84,17 @@ class _Daemon:
     """Processes of one home, from their start to their end."""
 
     def __init__(
-        self, invocation: Invocation, address: Address, broker: BrokerServer, side: BrokerSide, stop: threading.Event
+        self,
+        invocation: Invocation,
+        address: Address,
+        broker: BrokerServer,
+        side: BrokerSide,
+        stop: threading.Event,
+        *,
+        on_ready: Callable[[], object] | None,
+        in_terminal: bool,
     ) -> None:
-        self._invocation = invocation
+        self._invocation, self._on_ready, self._in_terminal = invocation, on_ready, in_terminal
         self._settings = settings = invocation.settings
         self._address = address
         self._broker = broker
@@ -163,7 +172,8 @@ class _Daemon:
             if not messages and time.monotonic() < ask_at:
                 continue
             ask_at = time.monotonic() + _ASK_SECONDS
-            bound_log(self._settings.home / "broker" / SERVER_LOG)
+            for log in (UP_LOG, Path("broker") / SERVER_LOG):
+                bound_log(self._settings.home / log)
             try:
                 if not self._broker.answers():
                     self._broker.ensure()
@@ -186,6 +196,8 @@ class _Daemon:
             return False
         self._greet()
         announce_ready(supervised=False)
+        if self._on_ready is not None:
+            self._on_ready()
         return True
 
     def _greet(self) -> None:
@@ -204,4 +216,7 @@ class _Daemon:
         hooks = read_hooks_state(settings.home)
         if hooks is not None:
             say(f"  hooks at {hooks}PROGRAM")
-        say("  Ctrl-C stops everything")
+        if self._in_terminal:
+            say(to_type("  Ctrl-C stops everything; `recalld up --detach` runs it without this terminal"))
+        else:
+            say(to_type("  `recalld stop` stops everything"))

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from memory.status.run_files import is_alive, read_derived
 from schemas.errors import UserError
-from schemas.settings import Settings
+
+if TYPE_CHECKING:
+    from schemas.settings import Settings
 
 #: Files of `run` that name the processes that wrote them.
 _RUN_FILES = ("service.json", "watch.json", "hooks.json")
@@ -53,7 +55,8 @@ def daemon_lock(home: Path) -> Iterator[None]:
             if tries == _TRIES:
                 process = f" (process {pid})" if (pid := _pid(handle)) else ""
                 raise UserError(
-                    f"recalld already runs for {home}{process}; stop it first, or choose another folder with --home"
+                    f"recalld already runs for {home}{process}; stop it first (`recalld stop`), or choose another "
+                    "folder with --home"
                 )
             tries += 1
             time.sleep(_PAUSE_SECONDS)

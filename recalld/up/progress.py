@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import sys
-from collections.abc import Collection
-from contextlib import closing, suppress
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -32,6 +37,29 @@ def say(message: str, *, nl: bool = True) -> None:
     except OSError:
         with suppress(OSError):
             sys.stdout.flush()
+
+
+@contextmanager
+def log_entries(log: Path) -> Iterator[bool]:
+    """During the block, print lines as log entries if standard output is `log`. Yield True if it is."""
+    in_log = log.exists() and os.path.samestat(log.stat(), os.fstat(1))
+    with redirect_stdout(_LogEntries(sys.stdout)) if in_log else nullcontext():
+        yield in_log
+
+
+class _LogEntries(io.TextIOBase):
+    """Text stream that writes each line as a log entry, with its time."""
+
+    def __init__(self, log: TextIO) -> None:
+        self._log = log
+
+    def write(self, text: str) -> int:
+        for line in str.splitlines(text):  # click tries whether a stream takes bytes
+            at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+            entry = {"process": "up", "pid": os.getpid(), "event": line, "level": "info", "timestamp": at}
+            self._log.write(f"{json.dumps(entry, ensure_ascii=False)}\n")
+        self._log.flush()
+        return len(text)
 
 
 def progress_line(*, files: int, ready: int, failed: int, behind: int, lacking: int) -> str:

@@ -20,6 +20,9 @@ from schemas.errors import backoff
 #: Seconds a process gets to end by itself before it is killed; longer than `recalld.up.lifecycle.OVERDUE_SECONDS`.
 STOP_SECONDS = 30.0
 
+#: Seconds that an orderly end of `up` may take: three kinds of processes one after the other, and the broker.
+UP_OVERDUE_SECONDS = 3 * STOP_SECONDS + 15.0
+
 #: Pause before a process that died is started again: the first, and the longest it grows to.
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 10.0
@@ -103,12 +106,8 @@ class Child:
         return f"{self.name} {self._end}{f': {words}' if words else ''} (log: {self.log})"
 
     def last_words(self) -> str:
-        """Return the last sentence in the log that is no log entry: the error message of a process that ended."""
-        try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return ""
-        return next((line for line in reversed(lines) if line.strip() and not line.startswith("{")), "")
+        """Return the last sentence in the log: the error message of a process that ended."""
+        return last_sentence(self.log)
 
     def terminate(self) -> None:
         """Ask the process to end."""
@@ -153,6 +152,15 @@ class Child:
         for pipe in (process.stdin, process.stdout) if process is not None else ():
             if pipe is not None:
                 pipe.close()
+
+
+def last_sentence(log: Path, *, beginning: int = 0) -> str:
+    """Return the last line of a log that is no log entry, from byte `beginning` on; empty without one."""
+    try:
+        lines = log.read_bytes()[beginning:].decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in reversed(lines) if line.strip() and not line.startswith("{")), "")
 
 
 def bound_log(log: Path) -> None:

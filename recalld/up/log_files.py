@@ -1,0 +1,110 @@
+"""Logs of a home: entries of all processes in the order of their times, and those that come."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from heapq import nlargest
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+#: Name of the queue's server, whose log is shown on demand only: it has little for people.
+QUEUE = "queue"
+
+#: Seconds between two looks at the ends of the logs.
+_LOOK_SECONDS = 0.3
+
+#: Line of the queue's server, with its local time: "812:M 28 Nov 2026 11:03:14.567 * Ready to accept connections".
+_OF_SERVER = re.compile(r"\d+:\w (\d+ \w+ \d+ [\d:.]+) ([.*#-]) (.*)")
+_SERVER_TIME = "%d %b %Y %H:%M:%S.%f"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogEntry:
+    """Entry of a process. `at` is Unix time; a line without a time has that of the line before it."""
+
+    at: float
+    process: str
+    number: int
+    line: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of the entry. A line that is none, such as an error message, is an event."""
+        with suppress(ValueError):
+            if isinstance(fields := json.loads(self.line), dict):
+                return fields
+        match = _OF_SERVER.fullmatch(self.line)
+        return {"event": match[3], "level": "warning" if match[2] == "#" else "info"} if match else {"event": self.line}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields, with process and time in any case."""
+        at = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {"timestamp": at, **self.fields, "process": self.process}
+
+
+def log_names(home: Path, process: str | None = None) -> list[str]:
+    """Return the names of processes that have a log: those that `process` means (`work`: all workers), else all."""
+    return [name for name in _files(home) if process in (None, name, name.partition("-")[0])]
+
+
+def entries(home: Path, process: str | None, *, number: int, follow: bool) -> Iterator[LogEntry]:
+    """Yield the last entries, by time, `number` 0: all; then, without an end, those that are written from now on."""
+    read: dict[Path, int] = {}
+    before = (
+        entry
+        for name in _wanted(home, process)
+        if (copy := _files(home)[name].with_suffix(".log.1")).exists()
+        for entry in _entries(name, copy, copy.read_bytes())
+    )
+    first = chain(before, _new_entries(home, process, read))
+    yield from sorted(nlargest(number, first) if number else first)
+    while follow:
+        time.sleep(_LOOK_SECONDS)
+        yield from sorted(_new_entries(home, process, read))
+
+
+def _new_entries(home: Path, process: str | None, read: dict[Path, int]) -> Iterator[LogEntry]:
+    """Yield the entries behind the bytes that were read, and count them as read."""
+    for name in _wanted(home, process):
+        with (file := _files(home)[name]).open("rb") as log:
+            beginning = read.get(file, 0)
+            log.seek(beginning if beginning <= file.stat().st_size else 0)  # it was moved to .log.1
+            beginning, text = log.tell(), log.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        read[file] = beginning + len(whole)
+        yield from _entries(name, file, whole)
+
+
+def _wanted(home: Path, process: str | None) -> list[str]:
+    return [name for name in log_names(home, process) if process is not None or name != QUEUE]
+
+
+def _files(home: Path) -> dict[str, Path]:
+    files = {file.stem: file for file in sorted((home / "log").glob("*.log"))}
+    server = home / "broker" / "valkey.log"
+    return {**files, QUEUE: server} if server.exists() else files
+
+
+def _entries(name: str, file: Path, text: bytes) -> Iterator[LogEntry]:
+    lines = [line for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+    times = [_time(line) for line in lines]
+    at = next((time for time in times if time is not None), file.stat().st_mtime)
+    for number, line in enumerate(lines):
+        at = times[number] or at
+        yield LogEntry(at, name, number, line)
+
+
+def _time(line: str) -> float | None:
+    try:
+        if match := _OF_SERVER.fullmatch(line):
+            return datetime.strptime(match[1], _SERVER_TIME).timestamp()
+        return datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp()
+    except (ValueError, KeyError, TypeError):
+        return None
