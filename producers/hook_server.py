@@ -63,7 +63,7 @@ class HookServer(ServerThread):
 
     async def _take(self, program: str, request: Request) -> JSONResponse:
         authorization = request.headers.get("authorization")
-        agent = self._authorizer.owner(authorization) if self._authorizer.tokens is not None else None
+        agent = self._authorizer.token_agent(authorization) if self._authorizer.tokens is not None else None
         if program not in PROGRAMS:
             raise HTTPException(404, f"hooks of {', '.join(PROGRAMS)} are taken here")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -1,6 +1,6 @@
-"""Tokens of agents, and which agent's memory a request may open.
+"""Tokens of agents and of their owner, and which agent's memory a request may open.
 
-Each agent has one token. It opens that agent's memory and no other.
+Each agent has one token. It opens that agent's memory and no other. The owner's token opens the memory of all agents.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,9 @@ TOKENS_PATH = Path("run") / "tokens"
 
 #: Relative to the home folder: opens `/metrics` with the numbers of all agents, and nothing else.
 METRICS_TOKEN_PATH = Path("run") / "metrics-token"
+
+#: Relative to the home folder: the owner's token, mode 0600. A user who can read it is the owner of the home.
+OWNER_TOKEN_PATH = Path("run") / "owner-token"
 
 _TOKEN_BYTES = 32
 
@@ -77,20 +81,37 @@ class Authorizer:
     """Decision which agent's memory a request may open.
 
     `tokens` is None when none is needed: one agent, or a trusted loopback; otherwise agent id -> token.
-    `metrics_token` is that of metrics collectors, None when there is none.
+    `metrics_token` is that of metrics collectors, None when there is none. `owner_token` is None where the owner has no
+    more rights than other clients.
     """
 
     agents: tuple[str, ...]
     tokens: Mapping[str, str] | None
     metrics_token: str | None = None
+    owner_token: str | None = None
 
     @classmethod
     def of(cls, settings: Settings, *, host: str) -> Authorizer:
         """Return the authorizer of a service that listens on `host`, with the tokens that exist."""
-        ids = tuple(agent.id for agent in settings.agents)
+        ids, owner_token = tuple(agent.id for agent in settings.agents), _read(settings.home / OWNER_TOKEN_PATH)
         if not needs_tokens(settings, host=host):
-            return cls(ids, None)
-        return cls(ids, read_tokens(settings.home, ids), _read(settings.home / METRICS_TOKEN_PATH))
+            return cls(ids, None, owner_token=owner_token)
+        metrics_token = _read(settings.home / METRICS_TOKEN_PATH)
+        return cls(ids, read_tokens(settings.home, ids), metrics_token, owner_token)
+
+    def is_owner(self, authorization: str | None) -> bool:
+        """Return True if the owner's token came with the request."""
+        return self.owner_token is not None and _is_equal(_bearer(authorization), self.owner_token)
+
+    def agent_or_all(self, authorization: str | None, requested: str | None) -> str | None:
+        """Return the agent whose memory this request may open; None for all agents, if the owner names none of several.
+
+        Raises:
+            AccessDenied: as `agent`.
+        """
+        if requested is None and len(self.agents) > 1 and self.is_owner(authorization):
+            return None
+        return self.agent(authorization, requested)
 
     def agent(self, authorization: str | None, requested: str | None) -> str:
         """Return the agent whose memory this request may open.
@@ -98,11 +119,11 @@ class Authorizer:
         Raises:
             AccessDenied: no token, a wrong token, another agent's token, or no agent named among several.
         """
-        if self.tokens is not None:
-            owner = self.owner(authorization)
-            if requested is not None and requested != owner:
+        if self.tokens is not None and not self.is_owner(authorization):
+            agent = self.token_agent(authorization)
+            if requested is not None and requested != agent:
                 raise AccessDenied(403, "this token does not open the memory of that agent")
-            return owner
+            return agent
         if requested is None:
             if len(self.agents) == 1:
                 return self.agents[0]
@@ -115,25 +136,27 @@ class Authorizer:
         """Return the agents that this request may see: all, or only the agent it names. Raises AccessDenied."""
         if requested is not None:
             return (self.agent(authorization, requested),)
-        return self.agents if self.tokens is None else (self.owner(authorization),)
+        if self.tokens is None or self.is_owner(authorization):
+            return self.agents
+        return (self.token_agent(authorization),)
 
     def measurable(self, authorization: str | None) -> tuple[str, ...]:
         """Return the agents whose numbers this request may see: all with the metrics token. Raises AccessDenied."""
-        if self.metrics_token is not None and agent_of(_bearer(authorization), {"": self.metrics_token}) is not None:
+        if self.metrics_token is not None and _is_equal(_bearer(authorization), self.metrics_token):
             return self.agents
         return self.visible(authorization)
 
-    def owner(self, authorization: str | None) -> str:
+    def token_agent(self, authorization: str | None) -> str:
         """Return the agent whose token came with the request. Raises AccessDenied."""
         token = _bearer(authorization)
         if not token:
             raise AccessDenied(
                 401, "a token is needed: send Authorization: Bearer with the content of <home>/run/tokens/<agent>"
             )
-        owner = agent_of(token, self.tokens or {})
-        if owner is None:
+        agent = agent_of(token, self.tokens or {})
+        if agent is None:
             raise AccessDenied(401, "this token is not known here")
-        return owner
+        return agent
 
     @property
     def _agent_names(self) -> str:
@@ -145,6 +168,13 @@ def ensure_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
     return {agent: _ensure(home / TOKENS_PATH / agent) for agent in agents}
 
 
+def ensure_owner_token(home: Path) -> str | None:
+    """Return the owner's token, made if there is none; None if it cannot be written, as in a read-only home."""
+    with suppress(OSError):
+        return _ensure(home / OWNER_TOKEN_PATH)
+    return None
+
+
 def read_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
     """Return the tokens that exist."""
     folder = home / TOKENS_PATH
@@ -154,12 +184,15 @@ def read_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
 
 def agent_of(token: str, tokens: Mapping[str, str]) -> str | None:
     """Return the agent whose token this is, compared in constant time; None when it is no agent's."""
-    given = token.encode()
-    owner = None
+    token_agent = None
     for agent, expected in tokens.items():
-        if hmac.compare_digest(expected.encode(), given):
-            owner = agent
-    return owner
+        if _is_equal(token, expected):
+            token_agent = agent
+    return token_agent
+
+
+def _is_equal(token: str, expected: str) -> bool:
+    return hmac.compare_digest(expected.encode(), token.encode())
 
 
 def _bearer(authorization: str | None) -> str:

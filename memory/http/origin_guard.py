@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
@@ -21,7 +21,15 @@ TOO_LARGE = f"the request is larger than {MAX_BODY_BYTES} bytes"
 
 
 #: Headers of a request that are checked.
-_CHECKED = (b"host", b"origin", b"sec-fetch-mode", b"sec-fetch-site", b"content-encoding", b"content-length")
+_CHECKED = (
+    b"host",
+    b"origin",
+    b"sec-fetch-mode",
+    b"sec-fetch-site",
+    b"content-encoding",
+    b"content-length",
+    b"authorization",
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -42,13 +50,24 @@ class OriginGuard:
     A service whose `host` is on loopback answers to loopback names only. An `Origin` must be the service itself. A link
     on another site leads to `pages` only. Every answer gets `ANSWER_HEADERS`.
 
+    `is_owner` tells the owner's token in an Authorization header, which opens all memories: it is accepted from clients
+    on this machine only. For a proxy on this machine, uvicorn names the client that the proxy forwards for.
+
     Starlette's `TrustedHostMiddleware` and the MCP SDK compare with a list of names; loopback is a range of addresses.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, pages: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        pages: Collection[str] = (),
+        is_owner: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._app = app
         self._loopback_only = is_loopback(host)
         self._pages = pages
+        self._is_owner = is_owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request and hand it on."""
@@ -75,7 +94,7 @@ class OriginGuard:
         for name, value in scope["headers"]:
             if name in headers:
                 headers[name].append(value.decode("latin-1"))
-        hosts, origins, modes, sites, codings, lengths = headers.values()
+        hosts, origins, modes, sites, codings, lengths, authorizations = headers.values()
         if len(hosts) != 1:
             return 400, "exactly one Host header is needed"
         host = _authority(hosts[0])
@@ -90,7 +109,15 @@ class OriginGuard:
             return 415, "send the request's body as it is, without Content-Encoding"
         if any(not length.isdecimal() or int(length) > MAX_BODY_BYTES for length in lengths):
             return 413, TOO_LARGE
+        if not _is_here(scope) and any(map(self._is_owner, authorizations)):
+            return 403, "the owner's token opens memory from its own machine only; send an agent's token"
         return None
+
+
+def _is_here(scope: Scope) -> bool:
+    """Return True if the client of a request is on this machine: on loopback, or at the address that it called."""
+    client, server = scope.get("client"), scope.get("server")
+    return client is None or is_loopback(client[0]) or (server is not None and client[0] == server[0])
 
 
 def _authority(text: str) -> tuple[str, int | None] | None:

@@ -136,7 +136,8 @@ def create_app(agents: ServedAgents, *, proof: Callable[[str], str] | None = Non
         redoc_url=None,
     )
     install(app, on_denied=lambda status: service.metrics.denied.labels(str(status)).inc())
-    app.add_middleware(OriginGuard, host=agents.settings.service.host, pages=PAGES)
+    is_owner = service.authorizer.is_owner
+    app.add_middleware(OriginGuard, host=agents.settings.service.host, pages=PAGES, is_owner=is_owner)
     # The order matters: the first route that matches answers.
     app.include_router(_memory_routes(service))
     app.include_router(_tool_routes(service))

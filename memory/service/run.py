@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.http.authorization import check_tokens
+from memory.http.authorization import check_tokens, ensure_owner_token
 from memory.http.private_folders import check_private
 from memory.http.server import BoundedServer, Bounds, listen
 from memory.service.agents import ServedAgents
@@ -68,6 +68,7 @@ def serve(
     """
     check_private(settings.home / SERVICE_FILE.parent, home=settings.home)
     check_tokens(settings, host=settings.service.host, key="service.host")
+    ensure_owner_token(settings.home)
     listener = listen(
         settings.service.host, settings.service.port, key="service.host", advice="choose another with --port"
     )

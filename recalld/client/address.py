@@ -16,6 +16,9 @@ DEFAULT_PORT = 7373
 #: Relative to the home folder: the entry of the service that runs for it.
 SERVICE_FILE = Path("run") / "service.json"
 
+#: Relative to the home folder: the token of the home's owner, which opens the memory of every agent.
+OWNER_TOKEN_FILE = Path("run") / "owner-token"
+
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -121,8 +124,17 @@ def token_of(home: Path, agent: str | None) -> str | None:
     name = agent if agent is not None else agents[0] if len(agents) == 1 else None
     if name not in agents or name is None:
         return None
+    return _token_in(home / "run" / "tokens" / name)
+
+
+def owner_token_of(home: Path) -> str | None:
+    """Return the owner's token of a home, None if there is none or this user may not read it."""
+    return _token_in(home / OWNER_TOKEN_FILE)
+
+
+def _token_in(file: Path) -> str | None:
     try:
-        token = (home / "run" / "tokens" / name).read_text("utf-8").strip()
+        token = file.read_text("utf-8").strip()
     except (OSError, ValueError):
         return None
     return token if is_plain(token) else None

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from urllib.parse import urlencode
 
-from .address import DEFAULT_HOST, DEFAULT_PORT, Address, address_of, header_value, running_service, token_of
+from .address import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    Address,
+    address_of,
+    header_value,
+    owner_token_of,
+    running_service,
+    token_of,
+)
 from .errors import ClientError, InvalidSettings, RequestRefused, refusal
 
 if TYPE_CHECKING:
@@ -105,12 +114,15 @@ class Service:
         agent: str | None = None,
         session_key: str | None = None,
         answer_timeout_seconds: float = 16.0,
+        as_owner: bool = True,
     ) -> Self_ | None:
         """Return a client of the service that runs for this home folder, None if no service seems to run.
 
-        The client takes the agent's token from `<home>/run/tokens/<agent>` when there is one. It sends nothing but a
-        challenge before the service has proved that it is this home's, and finds it again after a restart. Connection
-        and proof are part of `answer_timeout_seconds`.
+        The client takes the token of the home's owner, if this user can read it: it needs no `agent`, and a search
+        without one searches all agents. Otherwise, or with `as_owner=False`, it takes the agent's token from
+        `<home>/run/tokens/<agent>` when there is one. It sends nothing but a challenge before the service has proved
+        that it is this home's, and finds it again after a restart. Connection and proof are part of
+        `answer_timeout_seconds`.
         """
         home = Path(home).expanduser().absolute()
         service = running_service(home)
@@ -119,7 +131,7 @@ class Service:
         client = cls(
             service.host,
             service.port,
-            token_of(home, agent),
+            (owner_token_of(home) if as_owner else None) or token_of(home, agent),
             agent=agent,
             session_key=session_key,
             connect_timeout_seconds=_HERE_SECONDS,

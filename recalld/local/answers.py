@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -101,7 +101,7 @@ def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], No
             answer = build_status(settings, broker.health, deep=deep)
         return _json(with_absent_backends(settings, answer))
 
-    return _ask(invocation, lambda client: _status_of(client, invocation, deep=deep), in_this_process)
+    return _ask(invocation, lambda client: client.status(agent=invocation.agent, deep=deep), in_this_process)
 
 
 def context(invocation: Invocation, **request: Any) -> Answer:
@@ -153,25 +153,8 @@ def _ask(
 
 def _error_of(invocation: Invocation, error: RequestRefused) -> UserError:
     agent_ids = agents_with_tokens(invocation.home_path)
-    problem = agent_problem(agent_ids, invocation.agent) if error.status == 401 and agent_ids else None
+    problem = agent_problem(agent_ids, invocation.agent) if error.status in (400, 401, 404) and agent_ids else None
     return problem or UserError(str(error), exit_code=2 if error.status in (400, 404, 422) else 1)
-
-
-def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:
-    """Return the service's status of the agent of this call, or of all agents, each by a request with its own token."""
-    agent_ids = agents_with_tokens(invocation.home_path)
-    if invocation.agent is not None or len(agent_ids) < 2:
-        return client.status(agent=invocation.agent, deep=deep)
-    answers = []
-    for agent in agent_ids:
-        agent_client = Client.at_home(invocation.home_path, agent=agent)
-        if agent_client is not None:
-            with suppress(RequestRefused):  # a token that outlived its agent
-                answers.append(agent_client.status(agent=agent, deep=deep))
-    if not answers:
-        return client.status(deep=deep)
-    agents = [agent for answer in answers for agent in answer["agents"]]
-    return {**answers[0], "ok": all(answer["ok"] for answer in answers), "agents": agents}
 
 
 @contextmanager

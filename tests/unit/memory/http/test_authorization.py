@@ -1,13 +1,16 @@
-"""Tokens of agents, and the memory that each opens."""
+"""Tokens of agents and of their owner, and the memory that each opens."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import httpx
 import pytest
+from starlette.responses import Response
 
-from memory.http.authorization import AccessDenied, Authorizer, ensure_tokens
-from memory.http.origin_guard import is_loopback
+from memory.http.authorization import AccessDenied, Authorizer, ensure_owner_token, ensure_tokens
+from memory.http.origin_guard import OriginGuard, is_loopback
 
 TOKENS = {"ada": "token-of-ada", "bob": "token-of-bob"}
 
@@ -46,3 +49,43 @@ def test_every_agent_gets_its_own_token_that_no_other_user_can_read(tmp_path: Pa
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {(folder / agent).stat().st_mode & 0o777 for agent in tokens} == {0o600}
     assert sorted(entry.name for entry in folder.iterdir()) == ["ada", "bob"]
+
+
+def test_the_owners_token_opens_every_agent_and_is_readable_by_its_user_alone(tmp_path: Path):
+    token = ensure_owner_token(tmp_path)
+    assert token is not None
+    assert token == ensure_owner_token(tmp_path)
+    file = tmp_path / "run" / "owner-token"
+    assert (file.stat().st_mode & 0o777, len(token) >= 40) == (0o600, True)
+    gate, owner = Authorizer(("ada", "bob"), TOKENS, owner_token=token), f"Bearer {token}"
+
+    assert [gate.agent(owner, agent) for agent in ("ada", "bob")] == ["ada", "bob"]
+    assert gate.agent_or_all(owner, None) is None
+    assert gate.visible(owner) == gate.measurable(owner) == ("ada", "bob")
+    assert denied(gate, owner, "carl").status == 404
+    assert denied(gate, owner, None).status == 400
+    assert gate.agent_or_all("Bearer token-of-ada", None) == "ada"
+    assert denied(gate, "Bearer ", None).status == 401
+
+
+def test_a_trusted_loopback_is_not_the_owner():
+    gate = Authorizer(("ada", "bob"), None, owner_token="secret")
+    assert gate.agent_or_all("Bearer secret", None) is None
+    with pytest.raises(AccessDenied, match="say which agent"):
+        gate.agent_or_all(None, None)
+
+
+@pytest.mark.parametrize(
+    ("client", "token", "status"),
+    [("127.0.0.1", "the-owners", 200), ("10.0.0.9", "the-owners", 403), ("10.0.0.9", "token-of-ada", 200)],
+)
+def test_the_owners_token_is_taken_from_clients_on_this_machine_only(client: str, token: str, status: int):
+    gate = Authorizer(("ada", "bob"), TOKENS, owner_token="the-owners")
+    app = OriginGuard(Response("memory"), host="0.0.0.0", is_owner=gate.is_owner)
+
+    async def answer() -> httpx.Response:
+        transport = httpx.ASGITransport(app, client=(client, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://10.0.0.5") as caller:
+            return await caller.get("/", headers={"authorization": f"Bearer {token}"})
+
+    assert asyncio.run(answer()).status_code == status

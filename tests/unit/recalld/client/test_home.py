@@ -90,6 +90,20 @@ def test_the_agents_token_comes_along_after_the_proof_and_none_is_guessed(
     assert json.loads(request.partition(b"\r\n\r\n")[2])["sessionKey"] == "agent:a:main"
 
 
+@pytest.mark.parametrize(("as_owner", "expected"), [(True, "the-owners"), (False, "token-a")])
+def test_a_user_who_can_read_the_owners_token_needs_no_agents_token(
+    tmp_path: Path, *, as_owner: bool, expected: str
+) -> None:
+    (tmp_path / "run" / "owner-token").write_text("the-owners\n", "utf-8")
+    with raw_server([proof(SECRET), OK]) as server:
+        announce(tmp_path, server, secret=SECRET)
+        with at_home(tmp_path, agent="a", as_owner=as_owner) as client:
+            client.search("x")
+    challenge, request = server.requests
+    assert b"Authorization" not in challenge
+    assert f"Authorization: Bearer {expected}\r\n".encode() in request
+
+
 #: What a program that is not the service may answer to anything.
 STRANGERS: dict[str, Turn] = {
     "no HTTP": b"SSH-2.0-OpenSSH_9\r\n",
