@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from recalld.invocation import NOTHING_FOUND, Invocation, pass_invocation
+from recalld.invocation import NOTHING_FOUND, Invocation, examples, pass_invocation
 from recalld.terminal_text import printable, printable_json, printable_name, remark
 from recalld.up.log_files import LogEntry, entries, log_names
 from schemas.errors import UserError
@@ -18,7 +18,7 @@ _FIRST = frozenset(("timestamp", "process", "event", "level", "pid"))
 _COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
-@click.command("stop")
+@click.command("stop", epilog=examples("recalld stop"))
 @pass_invocation
 def stop(invocation: Invocation) -> None:
     """Stop the running `recalld up` in order, and wait until it is stopped.
@@ -39,7 +39,7 @@ def stop(invocation: Invocation) -> None:
         click.echo(f"stopped recalld for {home} (process {pid}): watching, indexing, search and the queue")
 
 
-@click.command("logs")
+@click.command("logs", epilog=examples("recalld logs", "recalld logs -f work"))
 @click.option("-f", "--follow", is_flag=True, help="Go on with new entries until Ctrl-C.")
 @click.option(
     "-n", "--lines", "number", type=click.IntRange(min=0), default=100, metavar="N", help="Entries; 0: all. [100]"
