@@ -73,6 +73,10 @@ class Invocation:
             overrides=self.overrides,
         )
 
+    def reload(self) -> None:
+        """Make `read_again` the settings of this call. Raise like it."""
+        self.loaded = self.read_again()
+
     @property
     def settings(self) -> Settings:
         """Return the settings. Raise like `loaded`."""

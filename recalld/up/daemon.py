@@ -75,7 +75,11 @@ def run_daemon(invocation: Invocation, *, on_ready: Callable[[], object] | None 
         stop = stop_event(supervised=False, overdue_seconds=UP_OVERDUE_SECONDS)
         with running_broker(settings) as broker, open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as side:
             in_terminal = not in_log and not systemd_variables()
-            _Daemon(invocation, address, broker, side, stop, on_ready=on_ready, in_terminal=in_terminal).run(age)
+            while not _Daemon(invocation, address, broker, side, stop, on_ready=on_ready, in_terminal=in_terminal).run(
+                age
+            ):
+                invocation.reload()
+                age, on_ready = SettingsAge(invocation), None
         say("stopped")
     return 0
 
@@ -121,8 +125,8 @@ class _Daemon:
             for name, arguments in kinds.items()
         ]
 
-    def run(self, age: SettingsAge) -> None:
-        """Supervise until the user stops it; then stop all in order."""
+    def run(self, age: SettingsAge) -> bool:
+        """Supervise until the user stops it, or agents came or went; then stop all in order. Return False for those."""
         with last_act(self._kill_all), watchdog(self._hanging), ExitStack() as ending:
             ending.enter_context(Heartbeat(self._settings, "up", self._pulses, outdated=age))
             ending.callback(stop_all, self._children)
@@ -137,8 +141,12 @@ class _Daemon:
                 ending.enter_context(
                     TelemetryServer(self._settings.up.host, port, routes={"/readyz": route}, section="up")
                 )
-            self._supervise()
+            self._supervise(age)
+            if not self._stop.is_set():
+                say("agents were added or removed in the settings: everything is started again with them")
+                return False
             say("stopping: what is being indexed is finished first (again stops at once)")
+        return True
 
     def _kill_all(self) -> None:
         for child in self._children:
@@ -153,8 +161,8 @@ class _Daemon:
         states = [state for state in known_processes(self._health) if state.pid in ours]
         return [*self._pulses.problems(), *map(text_of, process_conditions(states))]
 
-    def _supervise(self) -> None:
-        """Keep broker and children alive until the user stops it; greet when all are ready, then print the progress.
+    def _supervise(self, age: SettingsAge) -> None:
+        """Keep broker and children alive until the end; greet when all are ready, then print the progress.
 
         Raises:
             UserError: a child does not start.
@@ -186,6 +194,17 @@ class _Daemon:
                 self._health.replace((code,), conditions, agent="*")
             if is_up:
                 progress.look()
+                if age.only_agents_changed() and self._has_workspaces():
+                    return
+
+    def _has_workspaces(self) -> bool:
+        """Return True if the workspaces of the changed settings are there. If not, a restart by the user says so."""
+        try:
+            for agent in self._invocation.read_again().settings.agents:
+                check_workspace(agent)
+        except UserError:
+            return False
+        return True
 
     def _all_ready(self) -> bool:
         for child in self._children:

@@ -178,20 +178,33 @@ class SettingsAge:
         self._seen = self._look()
         self._read_at = time.time()
         self._settings = invocation.settings
+        self._changed: Settings | None = None
         self._outdated: OutdatedState | None = None
 
     def __call__(self) -> OutdatedState | None:
         """Return the change of settings that this process has not read, None without one. Never raises."""
         look = self._look()
         if look != self._seen:
-            self._seen, invalid = look, False
+            self._seen, self._changed, invalid = look, None, False
             try:
-                changed = self._invocation.read_again().settings != self._settings
+                self._changed = self._invocation.read_again().settings
             except UserError:
-                invalid = changed = True
+                invalid = True
+            changed = self._changed != self._settings
             at, file = max(((at, str(file)) for file, (at, _) in look.items()), default=(time.time(), "a gone file"))
             self._outdated = OutdatedState(file, at, self._read_at, invalid=invalid) if changed else None
         return self._outdated
+
+    def only_agents_changed(self) -> bool:
+        """Return True if agents came or went since the settings were read, and nothing else changed.
+
+        A change of anything else may cost money, a new model say: it waits until the user restarts the process.
+        """
+        if self() is None or self._changed is None:
+            return False
+        before, after = ({agent.id: agent for agent in read.agents} for read in (self._settings, self._changed))
+        alike = self._changed.model_copy(update={"agents": self._settings.agents}) == self._settings
+        return alike and all(after[agent] == before[agent] for agent in {*before} & {*after})
 
     def _look(self) -> dict[Path, tuple[float, int]]:
         """Return time and size of each file that the settings come from."""

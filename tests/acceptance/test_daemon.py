@@ -39,6 +39,24 @@ def test_a_note_is_found_after_writing_editing_renaming_and_gone_after_deleting(
     wait_until(lambda: not daemon.found("数据库迁移", "memory/migration.md"))
 
 
+def test_an_agent_that_joins_the_settings_is_searchable_without_a_restart_by_hand(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    (shop / "MEMORY.md").write_text("The shop sells kettles.\n", "utf-8")
+    first = daemon.children("serve")
+    with daemon.config.open("a", encoding="utf-8") as settings:
+        settings.write(f'[[agents]]\nid = "shop"\nworkspace = "{shop}"\n')
+    wait_until(lambda: "sells kettles" in daemon.run("search", "kettles", "--agent", "shop").stdout, timeout=60)
+    assert daemon.search("gateway port", "--agent", "main")
+    assert daemon.children("serve") != first
+    second = daemon.children("serve")
+    daemon.config.write_text(f"model = 'other'\n{daemon.config.read_text('utf-8')}", "utf-8")
+    wait_until(lambda: "was changed at" in daemon.run("status").stdout, what="a changed model waits for a restart")
+    assert daemon.children("serve") == second
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["work", "watch", "serve", "broker"])
 def test_a_killed_process_comes_back_and_nothing_is_lost(daemon: Daemon, name: str) -> None:
