@@ -215,7 +215,7 @@ def forget_missing_folders(files: AgentFiles) -> None:
         if files.notes.record is not None:
             write_derived(files.notes.record, record | overdue)
     except OSError as error:
-        raise UserError(f"{files.notes.record} cannot be written ({error.strerror}); free space there") from error
+        raise UserError(f"{files.notes.record} cannot be written ({error.strerror}); free some space there") from error
 
 
 def compare_agent(

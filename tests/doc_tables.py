@@ -46,7 +46,7 @@ def conditions() -> str:
         else:
             text = TEXTS[ConditionCode[name]]
             lines += head if not lines else []
-            lines.append(f"| `{ConditionCode[name].value}` | {_shown(text.happened)} | {_shown(text.remedy)} |")
+            lines.append(f"| `{ConditionCode[name].value}` | {_shown(text.happened)} | {_do(text.remedy)} |")
     return "\n".join(lines).lstrip() + "\n"
 
 
@@ -94,10 +94,12 @@ def examples_of(command: click.Command) -> list[str]:
     return re.findall(r"^  (recalld .*)$", command.epilog or "", re.MULTILINE)
 
 
+def _do(remedy: str) -> str:
+    return _shown(remedy) if remedy not in ("", "{remedy}") else "as the sentence says; `recalld status` has more"
+
+
 def _shown(template: str) -> str:
     """Return a template with its values as words in capitals."""
-    if re.fullmatch(r"\{\w+\}", template):
-        return "(says it in its own words)"
     text = re.sub(r"\{(\w+):waiting\}", "N chunks wait for their vectors", template)
     text = re.sub(r"\{(\w+):count (\w+)\}", r"N \2s", text)
     text = re.sub(r"\{(\w+)[^}]*\}", lambda field: field[1].upper().replace("_", " "), text)

@@ -71,7 +71,7 @@ def remember_import(path: Path, imported: ImportedFolder) -> None:
                 _write(path, after)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror}); free space there or mend its permissions"
+            f"{path} cannot be written ({error.strerror}); free some space there or correct its permissions"
         ) from None
 
 

@@ -25,259 +25,256 @@ class Text:
 
 
 _CODE = ConditionCode
-_MEND_FILES = "`recalld up` sees it by itself, `recalld index` compares when you run it"
-_LOG = "the folder log in the home says more"
+_MEND_FILES = "`recalld up` notices the change, `recalld index` compares when you run it"
+_LOG = "see `recalld logs`"
 _PROVIDER = "provider {subject}"
-_IN_VAIN = "{billed:count text} ({tokens:,} tokens) billed in vain so far"
+_IN_VAIN = "{billed:count text} ({tokens:,} tokens) billed for nothing so far"
 _ASKED_BY_ONE = (
-    "keywords work meanwhile, and one text asks at {until:clock} if it is right again; look at model, remote.base_url "
-    "and the gateway before it"
+    "check model, remote.base_url and the gateway before it; keywords work meanwhile, and recalld tries one text again "
+    "at {until:clock}"
 )
 
 #: Code -> words. `_Words` has the formats of the values.
 TEXTS: Mapping[ConditionCode, Text] = {
     # Vectors
     _CODE.VECTORS_UNAVAILABLE: Text("{documents} by keyword only: {reason}", "{remedy}", "embedding"),
-    _CODE.VECTORS_WAIT: Text("{chunks:waiting}: {reason}", "the same command asks again", "vectors"),
+    _CODE.VECTORS_WAIT: Text("{chunks:waiting}: {reason}", "run the same command again", "vectors"),
     _CODE.VECTORS_STUCK: Text(
-        "{chunks:waiting}, and none came in for {minutes} min",
-        "keywords find them meanwhile, and the folder log in the home says what holds it up",
+        "{chunks:waiting}, and none arrived for {minutes} min",
+        "`recalld logs` says what holds them up; keywords find them meanwhile",
         "waiting vectors",
     ),
     _CODE.VECTORS_UNATTENDED: Text(
-        "{chunks:waiting}, and nothing runs that gets them", "`recalld up`, or `recalld index`, gets them", "vectors"
+        "{chunks:waiting}, and no worker is running", "start `recalld up`, or run `recalld index`", "vectors"
     ),
     _CODE.VECTORS_UNWRITABLE: Text("{reason}: new chunks wait for their vectors", "", "vectors"),
     _CODE.PROVIDER_MISSING: Text("{reason}", "correct `provider` in the settings; keywords work meanwhile", "vectors"),
     _CODE.PROVIDER_REFUSES: Text(
-        "{error}", "keywords work meanwhile; `recalld doctor --online` asks it now", _PROVIDER
+        "{error}", "`recalld doctor --online` tries it now; keywords work meanwhile", _PROVIDER
     ),
-    _CODE.PROVIDER_FAILS: Text(
-        "{error}", "it is asked again by itself; `recalld doctor --online` asks it now", _PROVIDER
-    ),
+    _CODE.PROVIDER_FAILS: Text("{error}", "recalld tries again; `recalld doctor --online` tries it now", _PROVIDER),
     _CODE.PROVIDER_SILENT: Text(
         "{reason}",
-        "keywords work meanwhile, and it is asked again by itself (`recalld doctor --online` asks it now)",
+        "recalld tries again, and keywords work meanwhile; `recalld doctor --online` tries it now",
         _PROVIDER,
     ),
     _CODE.PROVIDER_USELESS: Text("{error}, " + _IN_VAIN, _ASKED_BY_ONE, _PROVIDER),
     _CODE.DIMENSIONS_CHANGED: Text(
-        "it answers with {got:,} dimensions instead of {expected:,}, as another model does, " + _IN_VAIN,
+        "it answers with {got:,} dimensions instead of {expected:,}, like a different model, " + _IN_VAIN,
         _ASKED_BY_ONE
-        + "; `recalld rebuild` embeds {texts} again ({cost}, about {minutes} min; --dry-run says it exactly)",
+        + "; or embed {texts} again with `recalld rebuild` ({cost}, about {minutes} min; --dry-run has exact figures)",
         _PROVIDER,
     ),
     _CODE.FALLBACK_UNUSABLE: Text("{reason}", "correct `fallback` in the settings", _PROVIDER),
     # Batch jobs
     _CODE.BATCH_API_MISSING: Text(
-        "remote.batch.enabled is set, but recalld speaks no Batch API of {subject}: embedding goes the normal way",
+        "remote.batch.enabled is set, but recalld has no Batch API for {subject}: it embeds without batch jobs",
         "set it to false",
         "batch jobs",
     ),
     _CODE.BATCH_NEEDS_CACHE: Text(
-        "remote.batch.enabled needs cache.enabled: embedding goes the normal way",
-        "set one of them otherwise",
+        "remote.batch.enabled needs cache.enabled: recalld embeds without batch jobs",
+        "switch the cache on, or batch jobs off",
         "batch jobs",
     ),
     _CODE.BATCH_SUSPENDED: Text(
-        "{reason}: embedding goes the normal way until {until:date}", "`recalld jobs` lists the jobs", "batch jobs"
+        "{reason}: recalld embeds without batch jobs until {until:date}", "see `recalld jobs`", "batch jobs"
     ),
     _CODE.BATCH_JOB_UNREACHABLE: Text(
-        "the batch job {subject} cannot be followed: {error}", "it is asked again by itself", "batch jobs"
+        "the batch job {subject} cannot be checked: {error}", "recalld tries again", "batch jobs"
     ),
     # The index
     _CODE.INDEX_UNREADABLE: Text("{error}", _LOG, "index"),
     _CODE.INDEX_SET_ASIDE: Text(
         "the index was damaged ({error}) and was set aside ({files})",
-        "it is being rebuilt from the files and the cache",
+        "recalld is rebuilding it from the files and the cache; delete the old one when you have looked",
         "index file",
     ),
-    _CODE.INDEX_OUTDATED: Text("the index was made with other settings", "`recalld index` builds it anew", "index"),
+    _CODE.INDEX_OUTDATED: Text("the index was built with other settings", "rebuild it with `recalld index`", "index"),
     _CODE.INDEX_INCONSISTENT: Text(
-        "the index does not hold together ({findings})", "`recalld doctor --fix` builds it anew", "index"
+        "the index is inconsistent ({findings})", "rebuild it with `recalld doctor --fix`", "index"
     ),
-    _CODE.INDEXING_STILL: Text(
-        "nothing got on for {minutes} min, with {what} to come", "`recalld status` says what holds it up", "queue"
-    ),
+    _CODE.INDEXING_STILL: Text("no progress for {minutes} min, with {what} to go", "see `recalld status`", "queue"),
     _CODE.WORKERS_DIFFER: Text(
-        "the workers of `recalld up` embed with another provider or model ({made_with}) than this command would "
-        "({provider})",
-        "start it again with the same settings and keys",
+        "the workers of `recalld up` use {made_with}, this command would use {provider}",
+        "restart `recalld up` with the same settings and keys",
         "workers",
     ),
     _CODE.WORKERS_OUT_OF_MEMORY: Text(
-        "workers ended {ends} times within {minutes} min for want of memory; the limit is {limit}",
-        "raise it, or set workers.threads lower",
+        "workers ran out of memory {ends} times within {minutes} min; the limit is {limit}",
+        "raise the limit, or lower workers.threads",
         "workers",
     ),
     _CODE.DOCUMENTS_WAIT: Text(
         "{documents:count document} waiting, the oldest for {seconds:duration}",
-        "`recalld up` (or `recalld work`) works on them; when it runs, the folder log in the home says more",
+        "start `recalld up`; if it is running, see `recalld logs`",
         "queue",
     ),
     _CODE.DOCUMENTS_UNQUEUED: Text(
-        "{missing:count document} missing in the index, {stale} stale, {vanished} vanished, and nothing is queued for "
-        "them",
-        "`recalld index` brings it up to date",
+        "the index is behind: {missing:count document} missing, {stale} outdated, {vanished} deleted, none queued",
+        "run `recalld index`",
         "index",
     ),
     _CODE.DOCUMENTS_FAILED: Text(
         "{documents:count document} failed",
-        "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`",
+        "`recalld dead list` says why; correct and save them, or run `recalld dead retry --all`",
         "dead letters",
     ),
     _CODE.BUILD_ABANDONED: Text(
-        "a new index is half built, and nothing runs that goes on with it",
-        "`recalld up` or `recalld index` does",
+        "a new index is half built, and nothing is building it",
+        "start `recalld up`, or run `recalld index`",
         "build",
     ),
     _CODE.BUILD_STUCK: Text(
-        "the new index has got no further for {minutes} min, with {files} of {of_files} documents and {vectors} "
-        "vectors to come",
-        "`recalld index` goes on with it, `recalld rebuild --force` begins anew",
+        "the new index has made no progress for {minutes} min, with {files} of {of_files} documents and {vectors} "
+        "vectors to go",
+        "continue with `recalld index`, or start over with `recalld rebuild --force`",
         "build",
     ),
     _CODE.KEYWORDS_UNAVAILABLE: Text("{error}", "", "keywords"),
     _CODE.NO_SPACE: Text("{error}", "", "disk space"),
     _CODE.STORE_FULL: Text("{error}", "", "store"),
-    _CODE.JOB_FAILED: Text("{error}", "it is tried again by itself; " + _LOG, "{subject}"),
+    _CODE.JOB_FAILED: Text("{error}", "recalld tries again; " + _LOG, "{subject}"),
     _CODE.SETTINGS_OLDER: Text("{error}", "", "older settings"),
-    _CODE.HOUSEKEEPING_FAILED: Text("{error}", "it is tried again by itself", "housekeeping"),
-    _CODE.MAINTENANCE_FAILED: Text("{error}", "it is tried again by itself", "maintenance"),
-    _CODE.OTHER_HOME: Text("workers of another home take from this queue", "give each home its own", "home"),
+    _CODE.HOUSEKEEPING_FAILED: Text("{error}", "recalld tries again", "housekeeping"),
+    _CODE.MAINTENANCE_FAILED: Text("{error}", "recalld tries again", "maintenance"),
+    _CODE.OTHER_HOME: Text("workers of another home use this queue", "give each home a queue of its own", "home"),
     _CODE.MESSAGES_ALIKE: Text(
-        "{percent} % of the newest {messages} messages begin with \u201c{beginning}\u201d, as if a program wrote them",
-        "if so, report that beginning and the program's version to recalld",
+        "{percent} % of the newest {messages} messages begin with \u201c{beginning}\u201d, which looks like a program",
+        "if so, please report that beginning and the program's version",
         "transcripts",
     ),
     # Another backend
-    _CODE.BACKEND_FAILS: Text("{reason}", "mend that; searches are answered meanwhile", "backend"),
+    _CODE.BACKEND_FAILS: Text("{reason}", "correct that; recalld's own index answers meanwhile", "backend"),
     # Files and events
     _CODE.FILE_NAME_NOT_UTF8: Text("{subject} is left out: its name is not UTF-8", "rename it", "files"),
     _CODE.FILE_IS_LINK: Text(
         "{subject} is a symbolic link, which is not followed",
-        "put the file or folder itself there, or name its target in extra_paths",
+        "put the file or folder itself there, or add its target to extra_paths",
         "files",
     ),
     _CODE.FILE_NOT_REGULAR: Text(
-        "{subject} is left out: it is a pipe, a socket or a device and no regular file", "remove it", "files"
+        "{subject} is left out: it is a pipe, socket or device, not a file", "remove it", "files"
     ),
     _CODE.PATH_TOO_LONG: Text(
         "{subject} is left out: its path is longer than the system allows", "move it further up", "files"
     ),
     _CODE.TOO_MANY_DOCUMENTS: Text(
-        "there are more than {most:,} documents in and before {subject}: the rest is not looked at",
-        "give parts of them to agents of their own",
+        "there are more than {most:,} documents up to {subject}: the rest is not indexed",
+        "split them among several agents",
         "files",
     ),
     _CODE.FOLDER_UNLISTABLE: Text("{subject} cannot be listed: {error}", "check its permissions", "files"),
-    _CODE.FOLDER_MISSING: Text("the folder {subject} is not there", "create it", "files"),
+    _CODE.FOLDER_MISSING: Text("the folder {subject} does not exist", "create it", "files"),
     _CODE.FOLDER_EMPTIED: Text(
-        "the folder {subject} is gone or empty, while the index holds {notes:count note} of it",
-        "mount its disk or put it back; they stay for a day, and `recalld index --forget-missing` forgets them now",
+        "the folder {subject} is gone or empty, and the index still has {notes:count note} from it",
+        "mount its disk or put it back within a day; `recalld index --forget-missing` forgets them now",
         "files",
     ),
     _CODE.EXTRA_PATH_INVALID: Text(
-        "the extra path {subject} is neither a folder nor a Markdown file", "take it out of extra_paths", "files"
+        "the extra path {subject} is neither a folder nor a Markdown file", "remove it from extra_paths", "files"
     ),
     _CODE.EXTRA_PATH_MISSING: Text(
-        "the extra path {subject} is not there", "create it or take it out of extra_paths", "files"
+        "the extra path {subject} does not exist", "create it, or remove it from extra_paths", "files"
     ),
     _CODE.SESSIONS_FOLDER_MISSING: Text(
-        "the sessions folder {subject} is not there",
-        "create it, correct it, or take it out of the agent's sessions",
+        "the sessions folder {subject} does not exist",
+        "create it, correct it, or remove it from the agent's sessions",
         "files",
     ),
     _CODE.SESSIONS_UNREADABLE: Text(
-        "the sessions of a database are not read: {error}",
-        "what was indexed of them is found meanwhile; " + _MEND_FILES,
+        "the sessions in a database cannot be read: {error}",
+        "sessions that are indexed already are still found; " + _MEND_FILES,
         "files",
     ),
     _CODE.TRANSCRIPTS_NAMED_TWICE: Text(
-        "{transcripts:count transcript} below {subject} ({example}) named as below {first}: left out",
-        "rename them, or name the folder above both in the agent's sessions",
+        "{transcripts:count transcript} below {subject} left out ({example}): {first} has files of the same name",
+        "rename them, or put the folder above both into the agent's sessions",
         "files",
     ),
     _CODE.IMPORTS_UNREADABLE: Text("{error}", "", "files"),
     _CODE.MORE_FILES: Text("and {count:,} more {kind:kind}", _MEND_FILES, "files"),
     _CODE.PROJECT_MARK_UNREADABLE: Text(
-        "{marks:count project mark} in {subject} cannot be read, from line {line} on: no prompt gets their lines",
+        "{marks:count project mark} in {subject} cannot be read, from line {line} on: prompts leave these lines out",
         "write <!-- project: github.com/owner/name -->",
         "files",
     ),
     _CODE.FILES_NOT_COMPARED: Text(
-        "files and index could not be compared ({error})", "tried again in {seconds:.0f} s", "reconcile"
+        "files and index could not be compared ({error})", "recalld tries again in {seconds:.0f} s", "reconcile"
     ),
     _CODE.EVENT_PATHS_REFUSED: Text(
         "{paths:count path} in events refused and not opened (the last one, {path}, is {reason})",
-        "correct what sends it, or add its folder to the agent's sessions",
+        "correct the sender, or add the folder to the agent's sessions",
         "events",
     ),
-    _CODE.WATCH_MOVED: Text("{subject} is another folder now", "all files are being compared with the index", "watch"),
+    _CODE.WATCH_MOVED: Text(
+        "{subject} is another folder now", "nothing to do: recalld is comparing all files with the index", "watch"
+    ),
     _CODE.WATCH_OVERFLOWED: Text(
-        "the system's queue of file events overflowed", "all files are being compared with the index", "watch"
+        "the system's queue of file events overflowed",
+        "nothing to do: recalld is comparing all files with the index",
+        "watch",
     ),
-    _CODE.WATCH_POLLS: Text("file changes are noticed by polling: {reason}", "", "watch"),
-    _CODE.WATCH_STATE_UNWRITABLE: Text("{subject} cannot be written: {error}", "free space there", "watch-state"),
+    _CODE.WATCH_POLLS: Text(
+        "changed files are found by polling: {reason}", "nothing to do: changes are found some seconds later", "watch"
+    ),
+    _CODE.WATCH_STATE_UNWRITABLE: Text("{subject} cannot be written: {error}", "free some space there", "watch-state"),
     _CODE.SPOOL_UNREADABLE: Text("the spool cannot be read: {error}", "check its permissions", "spool"),
-    _CODE.SPOOL_FILES_SET_ASIDE: Text("{files}", "the folder beside it holds them, each with its reason", "spool"),
+    _CODE.SPOOL_FILES_SET_ASIDE: Text("{files}", "look at them in the folder beside it, each has its reason", "spool"),
     _CODE.HOOKS_UNWRITTEN: Text(
-        "hooks are taken at {url}, which could not be written down: {error}", "free space there", "hooks"
+        "hooks are accepted at {url}, but that address cannot be written: {error}", "free some space there", "hooks"
     ),
-    _CODE.HOOKS_ENDED: Text("hooks are no longer taken by HTTP: {error}", "start `recalld up` again", "hooks"),
+    _CODE.HOOKS_ENDED: Text("hooks over HTTP have stopped: {error}", "restart `recalld up`", "hooks"),
     _CODE.SESSION_NOTES_WAIT: Text(
         "{notes:count note} of ended sessions cannot be written ({reason})",
-        "make room there, or make it writable; it is tried again every minute",
+        "free some space there, or make it writable; recalld tries again every minute",
         "session notes",
     ),
     _CODE.SESSION_ENDS_UNKEPT: Text(
-        "the home cannot keep the ends of sessions until their notes are written ({error})",
-        "make room there; until then such hooks wait in the spool or are refused",
+        "ended sessions cannot be recorded for their notes ({error})",
+        "free some space in the home; until then such hooks wait in the spool or are refused",
         "session notes",
     ),
     # Processes and the broker
     _CODE.CHANGES_KEPT: Text(
-        "the queue does not take changes ({error}); changed documents are kept ({documents} now)",
-        "they are handed over when it does",
+        "the queue accepts no changes ({error}); {documents} changed documents wait outside it",
+        "nothing to do: they are queued as soon as it does",
         "queue",
     ),
     _CODE.SETTINGS_CHANGED: Text(
         "{subject} was changed at {changed_at:clock}, after {commands} read it at {read_at:clock}",
-        "start {commands} again",
+        "restart {commands}",
         "settings",
     ),
     _CODE.SETTINGS_INVALID: Text(
-        "{subject} was changed, to what is not valid, at {changed_at:clock}, after {commands} read it at "
-        "{read_at:clock}",
-        "`recalld config show` says what to mend; then start {commands} again",
+        "{subject} was changed at {changed_at:clock} and is no longer valid; {commands} read it at {read_at:clock}",
+        "`recalld config show` names the mistake; correct it, then restart {commands}",
         "settings",
     ),
     _CODE.FOLDER_OPEN_TO_OTHERS: Text(
-        "other users may write {subject}, and so change the settings in it", "`{command}` closes it", "settings"
+        "other users can write to {subject} and change the settings in it", "close it with `{command}`", "settings"
     ),
     _CODE.VERSION_DIFFERS: Text(
-        "recalld {subject} runs ({commands}), and this is {version}", "start {commands} again", "version"
+        "recalld {subject} is running ({commands}), this command is {version}", "restart {commands}", "version"
     ),
     _CODE.PROCESS_GONE: Text(
-        "{process} ended without a word, and {means}",
-        "start it again the way it was started (`recalld up`, its service or its container)",
+        "{process} exited unexpectedly, and {means}",
+        "start it again the way you started it (`recalld up`, its service or its container)",
         "{subject}",
         "watch",
     ),
     _CODE.PROCESS_STOPPED: Text(
-        "{process} is stopped, and {means}", "`kill -CONT {pid}` lets it go on", "{subject}", "watch"
+        "{process} is suspended, and {means}", "resume it with `kill -CONT {pid}`", "{subject}", "watch"
     ),
     _CODE.PROCESS_SILENT: Text(
-        "{process} gives no sign of life, and {means}", "look into {log}, and start it again", "{subject}", "watch"
+        "{process} does not respond, and {means}", "look at {log}, then restart it", "{subject}", "watch"
     ),
-    _CODE.PROCESS_STUCK: Text(
-        "{process} does not get on: {threads}", "if it stays so, start it again", "{subject}", "watch"
-    ),
-    _CODE.PROCESS_MISSING: Text("{reason}", "its log says why", "{subject}"),
+    _CODE.PROCESS_STUCK: Text("{process} is stuck: {threads}", "restart it if that lasts", "{subject}", "watch"),
+    _CODE.PROCESS_MISSING: Text("{reason}", "`recalld logs {subject}` says why", "{subject}"),
     _CODE.BROKER_READ_ONLY: Text("{reason}", "", "broker"),
     # One search
     _CODE.OTHER_MODEL: Text(
-        "the index holds vectors of another embedding model and is waiting to be rebuilt: keywords only",
+        "the index has vectors of another embedding model and is waiting to be rebuilt: keywords only",
         lacks="vectors",
     ),
     _CODE.QUERY_NOT_EMBEDDED: Text("{reason}: keywords only", lacks="vectors"),
@@ -286,17 +283,17 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.SEARCH_LATE: Text("the search did not finish within {seconds:g} s", lacks="time"),
     _CODE.SEARCH_LATE_KEYWORDS: Text("the search did not finish within {seconds:g} s: keywords only", lacks="time"),
     _CODE.INDEX_MISSING: Text("there is no index yet: nothing was searched", lacks="index"),
-    _CODE.QUEUE_UNREACHABLE: Text("the queue does not answer: how far the index is behind is not known", lacks="queue"),
-    _CODE.CHANGES_UNSEEN: Text("{reason}; until then changed files are not noticed", lacks="watch"),
-    _CODE.QUERY_CUT: Text("the query has {characters:,} characters: its first {searched:,} were searched"),
+    _CODE.QUEUE_UNREACHABLE: Text("the queue does not answer, so changes may be missing from the index", lacks="queue"),
+    _CODE.CHANGES_UNSEEN: Text("{reason}; until then changed files are not indexed", lacks="watch"),
+    _CODE.QUERY_CUT: Text("the query has {characters:,} characters: only the first {searched:,} were searched"),
 }
 
 #: Reason for which a batch job was asked to stop -> its words.
 _STOPS: Mapping[str, str] = {
-    StopReason.CANCELLED: "cancelled by a person",
-    StopReason.OTHER_VECTORS: "the settings ask for other vectors",
+    StopReason.CANCELLED: "cancelled by the user",
+    StopReason.OTHER_VECTORS: "the settings name another model",
     StopReason.SWITCHED_OFF: "remote.batch.enabled is off",
-    StopReason.AGENT_GONE: "its agent is not configured any more",
+    StopReason.AGENT_GONE: "its agent is no longer configured",
     StopReason.TOO_LONG: "it took longer than remote.batch.timeout_minutes",
 }
 
@@ -311,11 +308,11 @@ _KINDS: Mapping[str, str] = {
 
 #: Role of a process -> what its absence means.
 _MEANS: Mapping[str, str] = {
-    "up": "what dies is not started again",
+    "up": "no other process is restarted",
     "watch": "changed files are not noticed",
-    "work": "what it had taken waits, and so may the rest",
+    "work": "documents wait to be indexed",
     "serve": "searches are not answered",
-    "broker": "everything waits for it",
+    "broker": "indexing waits for it",
 }
 
 
@@ -405,6 +402,6 @@ def _filled(template: str, condition: Condition) -> str:
     if "pid" in values:
         host = values.get("host")
         values["process"] = f"process {values['pid']} on {host}" if host else f"process {values['pid']}"
-        values["log"] = f"its log on {host}" if host else "the folder log in the home"
+        values["log"] = f"its log on {host}" if host else "`recalld logs`"
         values["means"] = _MEANS.get(condition.subject, "its work waits")
     return _WORDS.vformat(template, (), values)

@@ -134,7 +134,7 @@ def _problem(settings: Settings, error: BrokerAway) -> str | None:
     """Return the reason why the queue cannot be read, with its remedy; None for a private broker while nothing runs."""
     is_private, frozen = settings.broker.url is None, frozen_pid(settings.home)
     if is_private and frozen is not None:
-        return f"the private broker is stopped; `kill -CONT {frozen}` lets it go on"
+        return f"the private broker is suspended; resume it with `kill -CONT {frozen}`"
     away = broker_away(settings)
     return (None if is_private else error.refusal) or (away and "; ".join(away))
 

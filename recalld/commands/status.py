@@ -37,7 +37,7 @@ def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) -> int:
     """Examine the machine, the home and the indexes; give a remedy for each finding.
 
-    --fix forgets processes that ended without a word, sets damaged indexes aside and builds them again, builds missing
+    --fix forgets processes that exited unexpectedly, sets damaged indexes aside and rebuilds them, builds missing
     ones, and goes on with abandoned builds. Leaves with exit code 4 while a problem is left.
     """
     from recalld.doctor.examination import examine

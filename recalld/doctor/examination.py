@@ -181,7 +181,7 @@ def provider_findings(
     if endpoint is not None and endpoint.condition not in {EndpointCondition.OK, EndpointCondition.STOPPED}:
         text = f"{provider.name} is {endpoint.condition}{f': {endpoint.reason}' if endpoint.reason else ''}"
         text += f" for {duration(now - endpoint.since)}" if endpoint.since is not None else ""
-        action = "nothing: it is asked again by itself; `recalld doctor --online` asks it now"
+        action = "nothing: recalld tries again; `recalld doctor --online` tries it now"
         yield Finding("provider", text, Level.WARNING, action, agents)
     yield Finding("provider", f"{provider.name} ({provider.model}) {how}", agents=agents)
 
@@ -203,7 +203,7 @@ def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]
         return
     elif (inconsistent := conditions.get(ConditionCode.INDEX_INCONSISTENT)) is not None:
         finding = Finding.of("index", inconsistent, agents=agents, heal=partial(index, agent.agent, fresh=True))
-        action = "`recalld doctor --fix` builds it anew beside this one, and carries over what only this one holds"
+        action = "rebuild it with `recalld doctor --fix`, which keeps all that only this index has"
         yield replace(finding, action=action)
     elif (unqueued := conditions.get(ConditionCode.DOCUMENTS_UNQUEUED)) is not None:
         heal = None if unwell else partial(index, agent.agent)

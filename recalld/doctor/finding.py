@@ -53,7 +53,7 @@ class Finding:
     @classmethod
     def of(cls, check: str, condition: Condition, **more: Any) -> Finding:
         """Return a condition as a problem, with its remedy."""
-        action = remedy_of(condition) or "`recalld status` says when it is over; the folder log in the home says more"
+        action = remedy_of(condition) or "`recalld status` says when it is over; see `recalld logs`"
         return cls(check, what_happened(condition), Level.PROBLEM, action, code=condition.code, **more)
 
     @property

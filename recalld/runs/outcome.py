@@ -72,7 +72,7 @@ class Outcome:
         for key, reason in self.failed.items():
             yield f"  failed: {key.path}: {reason}", False
         if self.failed:
-            yield "  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again", False
+            yield "  see `recalld dead show PATH`; try again with `recalld dead retry PATH`", False
         if self.in_jobs:
             how = "`recalld up`, or this command again, takes in what they bring"
             yield f"  {self.counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); {how}", True

@@ -191,7 +191,7 @@ def _index(index: answers.IndexState) -> str:
     if index.get("building"):
         state = "a new generation is being built"
     elif not index.get("identityMatches", True):
-        state = "made with other settings; `recalld index` builds it anew"
+        state = "built with other settings; rebuild it with `recalld index`"
     if index.get("building") and build is not None:
         documents = f"{build['files']} of {counted(build['ofFiles'], 'document')}"
         vectors = f"{counted(build['vectorsPending'], 'vector')} to come" if build["vectorsPending"] else ""

@@ -5,11 +5,11 @@ const KEYWORDS_ONLY = ": keywords only";
 const SENTENCES = [
   [/^there is no index yet: nothing was searched$/, () => "还没有索引：没有进行搜索"],
   [/^the search did not finish within (.+) s$/, (seconds) => `搜索未能在 ${seconds} 秒内完成`],
-  [/^the index holds vectors of another embedding model and is waiting to be rebuilt$/, () => "索引中的向量来自另一个模型，等待重建"],
-  [/^the queue does not answer: how far the index is behind is not known$/, () => "队列没有应答：不知道索引落后多少"],
+  [/^the index has vectors of another embedding model and is waiting to be rebuilt$/, () => "索引中的向量来自另一个模型，等待重建"],
+  [/^the queue does not answer, so changes may be missing from the index$/, () => "队列没有应答：不知道索引落后多少"],
   [/^(.+) at (.+) has not answered a request$/, (name, address) => `${name}（${address}）有请求尚未应答`],
   [
-    /^(.+) at (.+) has not answered a request; keywords work meanwhile, and it is asked again by itself \(`recalld doctor --online` asks it now\)$/,
+    /^(.+) at (.+) has not answered a request; recalld tries again, and keywords work meanwhile; `recalld doctor --online` tries it now$/,
     (name, address) => `${name}（${address}）有请求尚未应答；关键词搜索照常，会自动重试（recalld doctor --online 可立即询问）`,
   ],
   [/^memory search is unavailable$/, () => "无法搜索记忆"],

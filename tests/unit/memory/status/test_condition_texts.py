@@ -48,22 +48,25 @@ def test_the_sentence_shows_the_params() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (condition(ConditionCode.PROCESS_GONE, "work", pid=7), "process 7 ended without a word, and what it had taken"),
-        (condition(ConditionCode.PROCESS_STOPPED, "watch", pid=7), "`kill -CONT 7` lets it go on"),
-        (condition(ConditionCode.PROCESS_SILENT, "serve", pid=7, host="there"), "process 7 on there gives no sign"),
+        (condition(ConditionCode.PROCESS_GONE, "work", pid=7), "process 7 exited unexpectedly, and documents wait"),
+        (condition(ConditionCode.PROCESS_STOPPED, "watch", pid=7), "resume it with `kill -CONT 7`"),
+        (condition(ConditionCode.PROCESS_SILENT, "serve", pid=7, host="there"), "process 7 on there does not respond"),
         (condition(ConditionCode.PROCESS_SILENT, "serve", pid=7, host="there"), "its log on there"),
-        (condition(ConditionCode.VECTORS_STUCK, chunks=1, minutes=5), "1 chunk waits for its vector, and none came in"),
+        (condition(ConditionCode.VECTORS_STUCK, chunks=1, minutes=5), "1 chunk waits for its vector, and none arrived"),
         (condition(ConditionCode.VECTORS_STUCK, chunks=1200, minutes=5), "1,200 chunks wait for their vectors"),
         (
             condition(ConditionCode.FOLDER_EMPTIED, "/n", notes=1),
-            "/n is gone or empty, while the index holds 1 note of it",
+            "/n is gone or empty, and the index still has 1 note from it",
         ),
         (condition(ConditionCode.MORE_FILES, count=1080, kind="file_is_link"), "and 1,080 more symbolic links"),
-        (condition(ConditionCode.QUERY_CUT, characters=5000, searched=2000), "has 5,000 characters: its first 2,000"),
+        (
+            condition(ConditionCode.QUERY_CUT, characters=5000, searched=2000),
+            "only the first 2,000",
+        ),
         (condition(ConditionCode.DOCUMENTS_WAIT, documents=3, seconds=95.0), "the oldest for 1 min 35 s"),
         (
             condition(ConditionCode.SETTINGS_INVALID, "/r.toml", changed_at=1.0, read_at=0.5, commands="`recalld up`"),
-            "to what is not valid, at 1970-01-01",
+            "was changed at 1970-01-01",
         ),
     ],
 )
