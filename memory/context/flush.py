@@ -1,12 +1,11 @@
 """Flush: a hidden turn in which the model saves durable facts, before its context is compacted.
 
-`flush_plan` decides if it is due. `SilentFilter` keeps an answer from the user that only says "nothing to say".
-`memory.context.note_files` writes the turn's notes.
+`flush_plan` decides if it is due. `memory.context.note_files` writes the turn's notes. `recalld.context.SilentFilter`
+keeps an answer from the user that only says "nothing to say".
 """
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 
 from memory.chunking.chunker import estimate_tokens
@@ -73,34 +72,3 @@ def _context_tokens(session: FlushRequest) -> int | None:
         return session.tokens
     estimated = sum(map(estimate_tokens, texts(list(session.messages))))
     return max(round(estimated), session.tokens or 0)
-
-
-class SilentFilter:
-    """Filter of a streamed answer: an answer that begins with the token is held back, any other passes unchanged.
-
-    Upper and lower case are the same, and white space before the token does not count. The token ends where no letter,
-    digit or underscore follows.
-    """
-
-    def __init__(self, token: str = SILENT_TOKEN) -> None:
-        self._token = token.lower()
-        self._buffer = ""
-        #: True if the answer is silent, False if it is not, None while both are possible.
-        self.is_silent: bool | None = None
-
-    def feed(self, piece: str) -> str:
-        """Return the text that may be shown after the next piece of the answer."""
-        if self.is_silent is None:
-            self._buffer = piece = self._buffer + piece
-            beginning = piece.lstrip().lower()
-            if self._token.startswith(beginning):
-                return ""
-            self.is_silent = re.match(rf"{re.escape(self._token)}\W", beginning) is not None
-        return "" if self.is_silent else piece
-
-    def end(self) -> str:
-        """Return the rest that may be shown after the last piece."""
-        if self.is_silent is not None:
-            return ""
-        self.is_silent = self._buffer.strip().lower() == self._token
-        return "" if self.is_silent else self._buffer

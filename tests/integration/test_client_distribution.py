@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 
 from recalld.client import AsyncClient, Client, ClientError, SearchAnswer, ServiceUnavailable, Status
+from recalld.context import Conversation, SilentFilter
 
 
 def paths(answer: SearchAnswer) -> list[str]:
@@ -38,6 +39,10 @@ def ask(url: str) -> None:
         status: Status = memory.status()
         print(status["agents"][0]["index"]["files"], [tool["function"]["name"] for tool in memory.tools()])
         print(memory.call_tool("memory_get", '{"path": "memory/friday.md", "lines": 1}'))
+        conversation = Conversation(memory, "s1", window_tokens=100_000)
+        token = conversation.flush_plan(90_000)["silentToken"]
+        messages = [{"role": "user", "content": "hello"}]
+        print([conversation.before_prompt("dentist"), SilentFilter(token).feed(token), conversation.prune(messages)])
 
 
 async def ask_both(url: str) -> None:
@@ -64,6 +69,7 @@ PRINTED = """\
 1 ['memory_search', 'memory_get']
 {"path": "memory/friday.md", "status": "ok", "text": "# Friday", "from": 1, "lines": 1, "totalLines": 4, \
 "truncated": true, "nextFrom": 2}
+['', '', [{'role': 'user', 'content': 'hello'}]]
 [['memory/friday.md'], ['memory/friday.md']] 2
 ['memory/friday.md'] None
 unavailable

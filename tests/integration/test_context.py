@@ -16,6 +16,7 @@ from memory.documents.note_facts import NoteFacts
 from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.transcript_format import Message, tagged
 from recalld.client import AsyncClient, Client
+from recalld.context import Conversation
 from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.commanding import CommandLine
@@ -202,8 +203,28 @@ def test_pruning_keeps_its_decisions_from_call_to_call(tmp_path: Path) -> None:
     with running(settings) as service, Client(url=str(service.base_url)) as client:
         first = client.prune(messages, touched_at=1.0)
         assert first["charactersAfter"] < 4_000 < 9_000 < first["charactersBefore"]
-        second = client.prune(messages, touched_at=first["touchedAt"], decisions=first["decisions"])
-        assert second["messages"] == first["messages"]
+        conversation = Conversation(client, "s1", window_tokens=100_000)
+        assert conversation.prune(messages) == messages, "the provider's cache may be warm"
+        conversation.touched_at = 1.0
+        assert conversation.prune(messages) == first["messages"]
+        assert conversation.touched_at > 1.0
+        assert conversation.prune(messages) == first["messages"], "the decisions are repeated"
+
+
+def test_a_conversation_repeats_nothing_until_it_is_compacted(client: httpx.Client) -> None:
+    with Client(url=str(client.base_url)) as memory:
+        conversation = Conversation(memory, "program", window_tokens=100_000, projects=["github.com/acme/shop"])
+        begun = conversation.begin()
+        assert "Use pnpm" in begun
+        assert "port 7171" in conversation.before_prompt("deploy: which port does the gateway have?")
+        assert conversation.before_prompt("deploy: which port does the gateway have?") == ""
+        assert not conversation.flush_plan(10_000)["due"]
+        plan = conversation.flush_plan(90_000)
+        assert plan["due"]
+        conversation.flushed(plan)
+        assert conversation.flush_plan(90_000)["skip"] == "flushed_in_this_cycle"
+        assert conversation.compact() == begun
+        assert conversation.flush_plan(90_000)["due"]
 
 
 @pytest.mark.parametrize("project", ["https://github.com/acme/shop.git", "git@GitHub.com:acme/shop"])

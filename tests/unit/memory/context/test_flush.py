@@ -1,4 +1,4 @@
-"""The flush before a compaction: when it is due, its prompt, and the filter of its answer."""
+"""The flush before a compaction: when it is due, and its prompt."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from memory.context.flush import SilentFilter, flush_plan
+from memory.context.flush import flush_plan
 from schemas.context import FlushAnswer, FlushRequest
 from schemas.settings import Flush
 
@@ -99,48 +97,3 @@ def test_the_plan_names_the_users_day_and_the_silent_token(timezone: str, path: 
     assert (plan.path, plan.silent_token, plan.model) == (path, "NO_REPLY", "small")
     assert all(word in (plan.prompt or "") for word in (path, "Append", "NO_REPLY"))
     assert "NO_REPLY" in (plan.system_prompt or "")
-
-
-SILENT = ["NO_REPLY", " no_reply\n", "NO_REPLY\nI saved three notes.", "No_Reply.", "\n\nNO_REPLY 好"]
-SPOKEN = [
-    "",
-    " ",
-    "NO",
-    "NO_REPL",
-    "NO_REPLYING is rude",
-    "NO_REPLY2",
-    "Nothing. NO_REPLY",
-    "No, reply!",
-    "NO_REPLYé",
-    "N",
-]
-
-
-def streamed(pieces: list[str]) -> str:
-    filtered = SilentFilter()
-    return "".join([*map(filtered.feed, pieces), filtered.end()])
-
-
-@pytest.mark.parametrize("text", SILENT)
-def test_a_silent_answer_is_held_back_in_any_split(text: str) -> None:
-    assert {streamed([text[:cut], text[cut:]]) for cut in range(len(text) + 1)} == {""}
-    assert streamed(list(text)) == ""
-
-
-@pytest.mark.parametrize("text", SPOKEN)
-def test_any_other_answer_passes_unchanged_in_any_split(text: str) -> None:
-    assert {streamed([text[:cut], text[cut:]]) for cut in range(len(text) + 1)} == {text}
-    assert streamed(list(text)) == text
-
-
-@given(st.lists(st.text(st.sampled_from("NO_REPLYno reply.\n好İ"), max_size=6)))
-def test_the_filter_is_silent_or_changes_nothing_and_does_not_depend_on_the_split(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    assert streamed(pieces) == streamed([text])
-    assert streamed(pieces) in {text, ""}
-
-
-def test_an_ordinary_answer_is_not_delayed() -> None:
-    filtered = SilentFilter()
-    assert filtered.feed("I ") == "I "
-    assert filtered.feed("NO_REPLY") == "NO_REPLY"
