@@ -67,7 +67,7 @@ def test_every_python_snippet_is_run_by_a_test() -> None:
 def test_the_clients_print_what_they_found_and_read(service: httpx.Client) -> None:
     [block] = [block for block in PYTHON if block.page == "README.md"]
     assert "8443" in run(block.text, service)
-    printed = run(snippet("with Client("), service)
+    printed = run(snippet("with Client(url"), service)
     assert "8443" in printed
     assert (REPOSITORY / "deploy" / "sample-workspace" / "MEMORY.md").read_text("utf-8").splitlines()[0] in printed
     lines = run(snippet("AsyncClient"), service).splitlines()
