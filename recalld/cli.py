@@ -32,6 +32,7 @@ _GROUPS = {
     "Run": {
         "up": "Run everything here: broker, watching, indexing and search.",
         "stop": "Stop the running `recalld up`, in order.",
+        "service": "Start recalld at login or boot, and after failures.",
         "logs": "Print the logs of all processes, by time.",
         "index": "Bring the index up to date, and stop.",
         "backfill": "Index old transcripts, after their price.",
@@ -69,7 +70,7 @@ _MODULES = {
     **dict.fromkeys(("up", "watch", "work", "serve", "mcp"), "processes"),
     **dict.fromkeys(("rebuild", "backfill"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
-    **dict.fromkeys(("stop", "logs"), "daemon"),
+    **dict.fromkeys(("stop", "service", "logs"), "home"),
     "doctor": "status",
     "get": "search",
     "completion": "help",

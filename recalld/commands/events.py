@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 
 import click
@@ -85,8 +84,9 @@ def _show_openclaw(folder: Path, command: str) -> None:
 def _hook_command(invocation: Invocation, program: str) -> str:
     """Return `recalld hook <program>` with absolute paths, and with the options that its home and settings need."""
     from recalld.settings.load import find_config, find_home
+    from recalld.up.supervisor import lasting_command
 
-    words = [*_this_program(), "hook", program]
+    words = [*lasting_command(), "hook", program]
     home = invocation.home_path
     # The program that calls us may have another environment than this shell.
     if home != find_home(environment={}):
@@ -97,15 +97,6 @@ def _hook_command(invocation: Invocation, program: str) -> str:
     if invocation.agent is not None:
         words += ["--agent", invocation.agent]
     return shlex.join(words)
-
-
-def _this_program() -> list[str]:
-    from recalld.up.supervisor import own_command
-
-    for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
-        if script.name == "recalld" and script.is_file():
-            return [str(script.absolute())]
-    return own_command()
 
 
 @click.command("emit", epilog=examples("recalld emit reconcile", "recalld emit changed MEMORY.md"))

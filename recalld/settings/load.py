@@ -82,6 +82,23 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
     return next((file for file in (_usual_config(environment), home / "recalld.toml") if file.exists()), None)
 
 
+def variables_of_settings(*, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the variables that are set and decide a setting: keys among them, home and settings file not."""
+    from recalld.settings.resolution import FOREIGN_VARIABLES
+
+    return sorted(
+        name
+        for name, text in environment.items()
+        if text and name not in ("RECALLD_HOME", "RECALLD_CONFIG")
+        if name.startswith("RECALLD_") or name.removesuffix("_FILE") in FOREIGN_VARIABLES
+    )
+
+
+def search_path(*, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the folders of programs, for a process that starts without a shell."""
+    return environment.get("PATH", os.defpath)
+
+
 def files_of_variables(*, environment: Mapping[str, str] = os.environ) -> list[Path]:
     """Return the files that NAME_FILE variables name: each holds one setting."""
     from recalld.settings.resolution import FOREIGN_VARIABLES

@@ -236,6 +236,8 @@ class _Daemon:
         if hooks is not None:
             say(f"  hooks at {hooks}PROGRAM")
         if self._in_terminal:
-            say(to_type("  Ctrl-C stops everything; `recalld up --detach` runs it without this terminal"))
+            stay = "`recalld up --detach` runs it without this terminal, `recalld service install` also after a reboot"
+            say(to_type(f"  Ctrl-C stops everything; {stay}"))
         else:
-            say(to_type("  `recalld stop` stops everything"))
+            reboot = "" if systemd_variables() else "; `recalld service install` starts it again after a reboot"
+            say(to_type(f"  `recalld stop` stops everything{reboot}"))

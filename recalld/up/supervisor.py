@@ -52,6 +52,14 @@ def own_command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", str(_ENTRY_POINT), *arguments]
 
 
+def lasting_command() -> list[str]:
+    """Return the command for settings of other programs: the `recalld` that was called, a path that upgrades keep."""
+    for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
+        if script.name == "recalld" and script.is_file():
+            return [str(script.absolute())]
+    return own_command()
+
+
 class Child:
     """One supervised process, its log, and its backoff. Its state is that of the last `look`, which also starts it."""
 

@@ -66,6 +66,7 @@ CALLS = {
     "context": ["context", "list"],
     "model": ["model", "list"],
     "completion": ["completion", "bash"],
+    "service": ["service", "status"],
 }
 
 #: Commands that need no settings.

@@ -173,13 +173,11 @@ def test_every_alert_says_what_is_wrong_and_what_to_do():
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_is_given_longer_to_end_than_its_process_takes_at_most_and_is_watched(unit: Path):
     from recalld.up import lifecycle as child
-    from recalld.up import supervisor
     from workers.run import DRAIN_SECONDS
 
     lines = [line.split("=", 1) for line in unit.read_text("utf-8").splitlines() if "=" in line]
     given = dict(lines)
-    overdue = supervisor.UP_OVERDUE_SECONDS if unit.name == "recalld-up.service" else child.OVERDUE_SECONDS
-    assert DRAIN_SECONDS < overdue < int(given["TimeoutStopSec"])
+    assert DRAIN_SECONDS < child.OVERDUE_SECONDS < int(given["TimeoutStopSec"])
     graces = [int(service["stop_grace_period"].removesuffix("s")) for service in ours().values()]
     assert min(graces) > child.OVERDUE_SECONDS, "containers too"
     assert given["Type"] == "notify"

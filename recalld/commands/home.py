@@ -1,0 +1,194 @@
+"""Commands about a home: its `recalld up` without a terminal, its service and its logs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from recalld.invocation import (
+    NOT_OK,
+    NOTHING_FOUND,
+    CommandGroup,
+    Invocation,
+    examples,
+    json_option,
+    pass_invocation,
+    to_type,
+    workspace_option,
+)
+from recalld.terminal_text import print_answer, printable, printable_json, printable_name, remark
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from recalld.up.log_files import LogEntry
+    from recalld.up.units import ServiceManager
+
+#: Fields of a log entry that its line begins with, or that say nothing to a person.
+_FIRST = frozenset(("timestamp", "process", "event", "level", "pid"))
+
+_COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
+
+
+@click.command("stop", epilog=examples("recalld stop"))
+@pass_invocation
+def stop(invocation: Invocation) -> None:
+    """Stop the running `recalld up` in order, and wait until it is stopped.
+
+    What is being indexed is finished first. A second `recalld stop` meanwhile ends it at once. Nothing to stop is no
+    error.
+    """
+    from recalld.up.detached import stop as stop_daemon
+
+    def announce(pid: int) -> None:
+        remark(f"stopping process {pid}; what is being indexed is finished first")
+
+    home = invocation.home_path
+    pid = stop_daemon(home, on_wait=announce)
+    if pid is None:
+        click.echo(f"nothing to stop: recalld does not run for {printable_name(str(home))}")
+        return
+    click.echo(
+        f"stopped recalld for {printable_name(str(home))} (process {pid}): watching, indexing, search, the queue"
+    )
+    if _service_of(home) is not None:
+        remark("its service starts it again at the next login or boot; `recalld service remove` ends that")
+
+
+@click.command("logs", epilog=examples("recalld logs", "recalld logs -f work", "recalld logs --json -n 0 watch"))
+@click.option("-f", "--follow", is_flag=True, help="Go on with new entries until Ctrl-C.")
+@click.option(
+    "-n", "--lines", "number", type=click.IntRange(min=0), default=100, metavar="N", help="Entries; 0: all. [100]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.argument("process", required=False, metavar="[PROCESS]")
+@pass_invocation
+def logs(invocation: Invocation, *, follow: bool, number: int, as_json: bool, process: str | None) -> int:
+    """Print the last log entries of all processes, by time, or those of one PROCESS.
+
+    PROCESS is up, watch, work, serve or queue. `work-2` is the second worker; the log of the queue is shown only if it
+    is named. Under systemd the messages of `up` are in the journal: `journalctl --user -u recalld`.
+    """
+    from recalld.up.log_files import entries, log_names
+
+    home = invocation.home_path
+    known = log_names(home)
+    if known and not log_names(home, process):
+        raise UserError(f"no process called {process!r} has a log; these have: {', '.join(known)}", exit_code=2)
+    if not known and not follow:
+        remark(f"there are no logs in {home / 'log'} yet: nothing has run for this home")
+        return NOTHING_FOUND
+    for entry in entries(home, process, number=number, follow=follow):
+        for line in [printable_json(entry.as_json())] if as_json else _lines(entry):
+            click.echo(line)
+    return 0
+
+
+def _lines(entry: LogEntry) -> Iterator[str]:
+    """Yield a line with time, process, event and fields; texts of several lines come below it."""
+    fields = entry.fields
+    texts = {name: value if isinstance(value, str) else printable_json(value) for name, value in fields.items()}
+    event, level = printable_name(texts.get("event", "")), texts.get("level", "")
+    at = datetime.fromtimestamp(entry.at).astimezone().strftime("%Y-%m-%d %H:%M:%S") if entry.at else " " * 19
+    short = {name: text for name, text in texts.items() if name not in _FIRST and "\n" not in text}
+    rest = click.style("".join(f"  {name}={printable_name(text)}" for name, text in short.items()), dim=True)
+    yield f"{click.style(at, dim=True)}  {entry.process:<7} {click.style(event, fg=_COLOURS.get(level))}{rest}"
+    for text in (text for name, text in texts.items() if "\n" in text and name != "event"):
+        yield from (f"    {line}" for line in printable(text).splitlines())
+
+
+@click.group("service", cls=CommandGroup, epilog=examples("recalld service install", "recalld service status"))
+def service() -> None:
+    """Let the system start `recalld up` at login or boot, and again after a failure.
+
+    Linux: a user unit of systemd, ~/.config/systemd/user/recalld.service. macOS: an agent of launchd,
+    ~/Library/LaunchAgents/recalld.plist.
+    """
+
+
+@service.command("install", epilog=examples("recalld service install", "recalld service install --workspace ~/notes"))
+@workspace_option
+@pass_invocation
+def install(invocation: Invocation) -> None:
+    """Install the service and start it. Do this again after an upgrade: it restarts.
+
+    The service runs this home and these settings. It sees no variables of this shell but PATH.
+    """
+    from recalld.settings.load import check_workspace, find_config, search_path, variables_of_settings
+    from recalld.up.lock import daemon_pid
+    from recalld.up.supervisor import lasting_command
+    from recalld.up.units import ENVIRONMENT_FILE, RUNNING, Systemd, service_manager
+
+    for agent in invocation.agents():
+        check_workspace(agent)
+    home, manager = invocation.home_path, service_manager()
+    pid = daemon_pid(home)
+    if pid is not None and not (manager.home() == home and manager.state() in RUNNING):
+        raise UserError(
+            f"recalld already runs for {home}, started by hand (process {pid}): type `recalld stop`, then "
+            "`recalld service install`"
+        )
+    invocation.remember()
+    words = [*lasting_command(), "up", "--home", str(home)]
+    config = find_config(invocation.config, home=home)
+    if config is not None and config != find_config(home=home, environment={}):
+        words += ["--config", str(config)]
+    manager.install(words, home=home, search_path=search_path())
+    click.echo(f"installed and started: {manager.file} runs {shlex.join(words)}")
+    click.echo(manager.boot_sentence())
+    if variables := variables_of_settings():
+        place = (
+            f"{ENVIRONMENT_FILE} (NAME=value, a line each, mode 0600)" if isinstance(manager, Systemd) else "settings"
+        )
+        remark(f"the service does not see {', '.join(variables)} of this shell: put them into {place}")
+
+
+@service.command("remove", epilog=examples("recalld service remove"))
+@pass_invocation
+def remove(invocation: Invocation) -> None:
+    """Stop the service and remove its file. Nothing to remove is no error."""
+    manager = _service_of(invocation.home_path)
+    if manager is None:
+        click.echo(f"no service is installed for {invocation.home_path}")
+        return
+    manager.remove()
+    click.echo(f"stopped and removed: {manager.file}")
+
+
+@service.command("status", epilog=examples("recalld service status", "recalld service status --json"))
+@json_option
+@pass_invocation
+def service_status(invocation: Invocation, *, as_json: bool) -> int:
+    """Print whether the service is installed, runs and starts at boot. Exit code 4 while it does not run."""
+    from recalld.up.units import RUNNING
+
+    manager = _service_of(invocation.home_path)
+    if manager is None:
+        lines = [f"no service is installed for {invocation.home_path}; `recalld service install` installs it"]
+        print_answer({"installed": False, "running": False}, map(to_type, lines), as_json=as_json)
+        return NOT_OK
+    state, sentence = manager.state(), manager.boot_sentence()
+    answer = {
+        "installed": True,
+        "running": state in RUNNING,
+        "state": state,
+        "file": str(manager.file),
+        "start": sentence,
+    }
+    print_answer(answer, [f"{state}: {manager.file}", sentence], as_json=as_json)
+    return 0 if state in RUNNING else NOT_OK
+
+
+def _service_of(home: Path) -> ServiceManager | None:
+    """Return the manager of the service that runs this home, None without one."""
+    from recalld.up.units import service_manager
+
+    manager = service_manager()
+    try:
+        return manager if manager.home() == home else None
+    except UserError:
+        return None  # another program's file of that name
