@@ -58,6 +58,12 @@ class Invocation:
         """Raise UserError (exit code 2) if --config or RECALLD_CONFIG names no file. Cheap; reads nothing."""
         find_config(self.config, home=self.home_path)
 
+    def config_option(self) -> list[str]:
+        """Return --config for a program with another environment; nothing for a settings file in its usual place."""
+        file = find_config(self.config, home=self.home_path)
+        usual = find_config(home=self.home_path, environment={})
+        return ["--config", str(file)] if file not in (None, usual) else []
+
     @cached_property
     def loaded(self) -> LoadedSettings:
         """Return the settings with the origin of each. Raise UserError (exit code 2) naming every offending key."""

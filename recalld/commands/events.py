@@ -83,7 +83,7 @@ def _show_openclaw(folder: Path, command: str) -> None:
 
 def _hook_command(invocation: Invocation, program: str) -> str:
     """Return `recalld hook <program>` with absolute paths, and with the options that its home and settings need."""
-    from recalld.settings.load import find_config, find_home
+    from recalld.settings.load import find_home
     from recalld.up.supervisor import lasting_command
 
     words = [*lasting_command(), "hook", program]
@@ -91,9 +91,7 @@ def _hook_command(invocation: Invocation, program: str) -> str:
     # The program that calls us may have another environment than this shell.
     if home != find_home(environment={}):
         words += ["--home", str(home)]
-    config = find_config(invocation.config, home=home)
-    if config is not None and config != find_config(home=home, environment={}):
-        words += ["--config", str(config)]
+    words += invocation.config_option()
     if invocation.agent is not None:
         words += ["--agent", invocation.agent]
     return shlex.join(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +27,13 @@ from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from recalld.up.log_files import LogEntry
-    from recalld.up.units import ServiceManager
+    from recalld.up.units import Service
 
 #: Fields of a log entry that its line begins with, or that say nothing to a person.
 _FIRST = frozenset(("timestamp", "process", "event", "level", "pid"))
+
+#: States of a service that runs, of systemd and launchd.
+_RUNNING = frozenset(("active", "activating", "running"))
 
 _COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 
@@ -70,8 +74,8 @@ def stop(invocation: Invocation) -> None:
 def logs(invocation: Invocation, *, follow: bool, number: int, as_json: bool, process: str | None) -> int:
     """Print the last log entries of all processes, by time, or those of one PROCESS.
 
-    PROCESS is up, watch, work, serve or queue. `work-2` is the second worker; the log of the queue is shown only if it
-    is named. Under systemd the messages of `up` are in the journal: `journalctl --user -u recalld`.
+    PROCESS is up, watch, work or serve; `work-2` is the second worker. Under systemd the messages of `up` are in the
+    journal: `journalctl --user -u recalld`.
     """
     from recalld.up.log_files import entries, log_names
 
@@ -118,45 +122,35 @@ def install(invocation: Invocation) -> None:
 
     The service runs this home and these settings. It sees no variables of this shell but PATH.
     """
-    from recalld.settings.load import check_workspace, find_config, search_path, variables_of_settings
+    from recalld.settings.load import check_workspace, variables_of_settings
     from recalld.up.lock import daemon_pid
     from recalld.up.supervisor import lasting_command
-    from recalld.up.units import ENVIRONMENT_FILE, RUNNING, Systemd, service_manager
+    from recalld.up.units import ENVIRONMENT_FILE, service_here
 
     for agent in invocation.agents():
         check_workspace(agent)
-    home, manager = invocation.home_path, service_manager()
+    home, place = invocation.home_path, service_here()
     pid = daemon_pid(home)
-    if pid is not None and not (manager.home() == home and manager.state() in RUNNING):
-        raise UserError(
-            f"recalld already runs for {home}, started by hand (process {pid}): type `recalld stop`, then "
-            "`recalld service install`"
-        )
+    if pid is not None and not (place.home() == home and place.state() in _RUNNING):
+        stop_first = "`recalld stop`, then `recalld service install`"
+        raise UserError(f"recalld already runs for {home}, started by hand (process {pid}): type {stop_first}")
     invocation.remember()
-    words = [*lasting_command(), "up", "--home", str(home)]
-    config = find_config(invocation.config, home=home)
-    if config is not None and config != find_config(home=home, environment={}):
-        words += ["--config", str(config)]
-    manager.install(words, home=home, search_path=search_path())
-    click.echo(f"installed and started: {manager.file} runs {shlex.join(words)}")
-    click.echo(manager.boot_sentence())
+    words = [*lasting_command(), "up", "--home", str(home), *invocation.config_option()]
+    place.install(words, home=home)
+    click.echo(f"installed and started: {place.file} runs {shlex.join(words)}")
+    click.echo(place.start_sentence())
     if variables := variables_of_settings():
-        place = (
-            f"{ENVIRONMENT_FILE} (NAME=value, a line each, mode 0600)" if isinstance(manager, Systemd) else "settings"
-        )
-        remark(f"the service does not see {', '.join(variables)} of this shell: put them into {place}")
+        target = "the settings" if place.is_launchd else f"{ENVIRONMENT_FILE} (NAME=value, a line each, mode 0600)"
+        remark(f"the service does not see {', '.join(variables)} of this shell: put them into {target}")
 
 
 @service.command("remove", epilog=examples("recalld service remove"))
 @pass_invocation
 def remove(invocation: Invocation) -> None:
     """Stop the service and remove its file. Nothing to remove is no error."""
-    manager = _service_of(invocation.home_path)
-    if manager is None:
-        click.echo(f"no service is installed for {invocation.home_path}")
-        return
-    manager.remove()
-    click.echo(f"stopped and removed: {manager.file}")
+    if (place := _service_of(invocation.home_path)) is not None:
+        place.remove()
+    click.echo(f"stopped and removed: {place.file}" if place else f"no service runs {invocation.home_path}")
 
 
 @service.command("status", epilog=examples("recalld service status", "recalld service status --json"))
@@ -164,31 +158,18 @@ def remove(invocation: Invocation) -> None:
 @pass_invocation
 def service_status(invocation: Invocation, *, as_json: bool) -> int:
     """Print whether the service is installed, runs and starts at boot. Exit code 4 while it does not run."""
-    from recalld.up.units import RUNNING
-
-    manager = _service_of(invocation.home_path)
-    if manager is None:
-        lines = [f"no service is installed for {invocation.home_path}; `recalld service install` installs it"]
-        print_answer({"installed": False, "running": False}, map(to_type, lines), as_json=as_json)
-        return NOT_OK
-    state, sentence = manager.state(), manager.boot_sentence()
-    answer = {
-        "installed": True,
-        "running": state in RUNNING,
-        "state": state,
-        "file": str(manager.file),
-        "start": sentence,
-    }
-    print_answer(answer, [f"{state}: {manager.file}", sentence], as_json=as_json)
-    return 0 if state in RUNNING else NOT_OK
+    place = _service_of(invocation.home_path)
+    state = place.state() if place is not None else "not installed"
+    answer = {"running": state in _RUNNING, "state": state, "file": str(place.file) if place is not None else None}
+    hint = place.start_sentence() if place is not None else to_type("`recalld service install` installs it")
+    print_answer({**answer, "start": hint}, [f"{state}: {answer['file']}" if place else state, hint], as_json=as_json)
+    return 0 if state in _RUNNING else NOT_OK
 
 
-def _service_of(home: Path) -> ServiceManager | None:
-    """Return the manager of the service that runs this home, None without one."""
-    from recalld.up.units import service_manager
+def _service_of(home: Path) -> Service | None:
+    """Return the installed service that runs this home; None for none, or another program's file."""
+    from recalld.up.units import service_here
 
-    manager = service_manager()
-    try:
-        return manager if manager.home() == home else None
-    except UserError:
-        return None  # another program's file of that name
+    with suppress(UserError):
+        return place if (place := service_here()).home() == home else None
+    return None

@@ -86,17 +86,9 @@ def variables_of_settings(*, environment: Mapping[str, str] = os.environ) -> lis
     """Return the variables that are set and decide a setting: keys among them, home and settings file not."""
     from recalld.settings.resolution import FOREIGN_VARIABLES
 
-    return sorted(
-        name
-        for name, text in environment.items()
-        if text and name not in ("RECALLD_HOME", "RECALLD_CONFIG")
-        if name.startswith("RECALLD_") or name.removesuffix("_FILE") in FOREIGN_VARIABLES
-    )
-
-
-def search_path(*, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the folders of programs, for a process that starts without a shell."""
-    return environment.get("PATH", os.defpath)
+    names = {name.removesuffix("_FILE") for name, text in environment.items() if text}
+    settings = {name for name in names if name.startswith("RECALLD_")} - {"RECALLD_HOME", "RECALLD_CONFIG"}
+    return sorted(settings | (names & FOREIGN_VARIABLES.keys()))
 
 
 def files_of_variables(*, environment: Mapping[str, str] = os.environ) -> list[Path]:

@@ -26,8 +26,8 @@ from recalld.settings.load import check_workspace, systemd_variables
 from recalld.up.detached import UP_LOG
 from recalld.up.lifecycle import SettingsAge, last_act, running_broker, stop_event
 from recalld.up.lock import daemon_lock
-from recalld.up.progress import Progress, log_entries, say
-from recalld.up.sd_notify import announce_ready, watchdog
+from recalld.up.progress import Progress, is_unread, say
+from recalld.up.sd_notify import sd_notify, watchdog
 from recalld.up.supervisor import UP_OVERDUE_SECONDS, Child, bound_log, own_command, stop_all
 from recalld.wiring import AgentIndex, BrokerSide, closed, open_broker
 from schemas.conditions import Condition, ConditionCode
@@ -45,10 +45,10 @@ _LOOK_SECONDS, _ASK_SECONDS = 0.2, 1.0
 _START_ATTEMPTS = 2
 
 
-def run_daemon(invocation: Invocation, *, on_ready: Callable[[], object] | None = None) -> int:
+def run_daemon(invocation: Invocation, *, on_ready: Callable[[], object] = lambda: sd_notify("READY=1")) -> int:
     """Run until a signal. Return the exit code. `on_ready` is called when everything is ready."""
     # The terminal is for what `up` says; its parts write logs of their own.
-    configure_logs(level=logging.WARNING, process="up")
+    configure_logs(level=logging.INFO if is_unread() else logging.WARNING, process="up")
     age = SettingsAge(invocation)
     settings = invocation.settings
     if not settings.agents:
@@ -56,7 +56,7 @@ def run_daemon(invocation: Invocation, *, on_ready: Callable[[], object] | None 
         raise UserError(f"no workspace is known yet; {advice}", exit_code=2)
     for agent in settings.agents:
         check_workspace(agent)
-    with daemon_lock(settings.home), log_entries(settings.home / UP_LOG) as in_log:
+    with daemon_lock(settings.home):
         service, advice = settings.service, "choose another with --port, 0 picks a free one"
         # The query service could not say it in a sentence, and listens on the same port when it is started again.
         with listen(service.host, service.port, key="service.host", advice=advice) as free:
@@ -74,12 +74,9 @@ def run_daemon(invocation: Invocation, *, on_ready: Callable[[], object] | None 
         # Before anything is started that a signal would leave behind.
         stop = stop_event(supervised=False, overdue_seconds=UP_OVERDUE_SECONDS)
         with running_broker(settings) as broker, open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as side:
-            in_terminal = not in_log and not systemd_variables()
-            while not _Daemon(invocation, address, broker, side, stop, on_ready=on_ready, in_terminal=in_terminal).run(
-                age
-            ):
+            while not _Daemon(invocation, address, broker, side, stop).run(age, on_ready):
                 invocation.reload()
-                age, on_ready = SettingsAge(invocation), None
+                age, on_ready = SettingsAge(invocation), lambda: None
         say("stopped")
     return 0
 
@@ -94,11 +91,8 @@ class _Daemon:
         broker: BrokerServer,
         side: BrokerSide,
         stop: threading.Event,
-        *,
-        on_ready: Callable[[], object] | None,
-        in_terminal: bool,
     ) -> None:
-        self._invocation, self._on_ready, self._in_terminal = invocation, on_ready, in_terminal
+        self._invocation = invocation
         self._settings = settings = invocation.settings
         self._address = address
         self._broker = broker
@@ -125,7 +119,7 @@ class _Daemon:
             for name, arguments in kinds.items()
         ]
 
-    def run(self, age: SettingsAge) -> bool:
+    def run(self, age: SettingsAge, on_ready: Callable[[], object]) -> bool:
         """Supervise until the user stops it, or agents came or went; then stop all in order. Return False for those."""
         with last_act(self._kill_all), watchdog(self._hanging), ExitStack() as ending:
             ending.enter_context(Heartbeat(self._settings, "up", self._pulses, outdated=age))
@@ -141,7 +135,7 @@ class _Daemon:
                 ending.enter_context(
                     TelemetryServer(self._settings.up.host, port, routes={"/readyz": route}, section="up")
                 )
-            self._supervise(age)
+            self._supervise(age, on_ready)
             if not self._stop.is_set():
                 say("agents were added or removed in the settings: everything is started again with them")
                 return False
@@ -161,7 +155,7 @@ class _Daemon:
         states = [state for state in known_processes(self._health) if state.pid in ours]
         return [*self._pulses.problems(), *map(text_of, process_conditions(states))]
 
-    def _supervise(self, age: SettingsAge) -> None:
+    def _supervise(self, age: SettingsAge, on_ready: Callable[[], object]) -> None:
         """Keep broker and children alive until the end; greet when all are ready, then print the progress.
 
         Raises:
@@ -174,8 +168,9 @@ class _Daemon:
             messages = [message for child in self._children if (message := child.look())]
             for message in messages:
                 say(message)
-            if not is_up:
-                is_up = self._all_ready()
+            if not is_up and self._all_ready():
+                is_up = True
+                on_ready()
             # A process may have ended because the broker did.
             if not messages and time.monotonic() < ask_at:
                 continue
@@ -214,9 +209,6 @@ class _Daemon:
         if not all(child.ready for child in self._children):
             return False
         self._greet()
-        announce_ready(supervised=False)
-        if self._on_ready is not None:
-            self._on_ready()
         return True
 
     def _greet(self) -> None:
@@ -235,7 +227,7 @@ class _Daemon:
         hooks = read_hooks_state(settings.home)
         if hooks is not None:
             say(f"  hooks at {hooks}PROGRAM")
-        if self._in_terminal:
+        if not is_unread() and not systemd_variables():
             stay = "`recalld up --detach` runs it without this terminal, `recalld service install` also after a reboot"
             say(to_type(f"  Ctrl-C stops everything; {stay}"))
         else:

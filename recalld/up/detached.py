@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.05
 
 
 def in_background(home: Path, run: Callable[[Callable[[], object]], int]) -> int:
-    """Call `run` in a process of its own, whose output goes to `UP_LOG`. Return when `run` calls its argument.
+    """Call `run` in a process of its own, whose messages go to `UP_LOG`. Return when `run` calls its argument.
 
     The child returns from this function as well, with the exit code of `run`.
 
@@ -50,9 +50,9 @@ def in_background(home: Path, run: Callable[[Callable[[], object]], int]) -> int
     if child == 0:
         os.close(reader)
         os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for stream in (1, 2):
-            os.dup2(output.fileno(), stream)
+        for stream in (0, 1):
+            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+        os.dup2(output.fileno(), 2)
         return run(partial(os.write, writer, b"+"))
     output.close()
     os.close(writer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,15 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-#: Name of the queue's server, whose log is shown on demand only: it has little for people.
-QUEUE = "queue"
-
 #: Seconds between two looks at the ends of the logs.
 _LOOK_SECONDS = 0.3
-
-#: Line of the queue's server, with its local time: "812:M 28 Nov 2026 11:03:14.567 * Ready to accept connections".
-_OF_SERVER = re.compile(r"\d+:\w (\d+ \w+ \d+ [\d:.]+) ([.*#-]) (.*)")
-_SERVER_TIME = "%d %b %Y %H:%M:%S.%f"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,8 +32,7 @@ class LogEntry:
         with suppress(ValueError):
             if isinstance(fields := json.loads(self.line), dict):
                 return fields
-        match = _OF_SERVER.fullmatch(self.line)
-        return {"event": match[3], "level": "warning" if match[2] == "#" else "info"} if match else {"event": self.line}
+        return {"event": self.line}
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields, with process and time in any case."""
@@ -51,7 +42,7 @@ class LogEntry:
 
 def log_names(home: Path, process: str | None = None) -> list[str]:
     """Return the names of processes that have a log: those that `process` means (`work`: all workers), else all."""
-    return [name for name in _files(home) if process in (None, name, name.partition("-")[0])]
+    return list(_files(home, process))
 
 
 def entries(home: Path, process: str | None, *, number: int, follow: bool) -> Iterator[LogEntry]:
@@ -59,8 +50,8 @@ def entries(home: Path, process: str | None, *, number: int, follow: bool) -> It
     read: dict[Path, int] = {}
     before = (
         entry
-        for name in _wanted(home, process)
-        if (copy := _files(home)[name].with_suffix(".log.1")).exists()
+        for name, file in _files(home, process).items()
+        if (copy := file.with_suffix(".log.1")).exists()
         for entry in _entries(name, copy, copy.read_bytes())
     )
     first = chain(before, _new_entries(home, process, read))
@@ -72,8 +63,8 @@ def entries(home: Path, process: str | None, *, number: int, follow: bool) -> It
 
 def _new_entries(home: Path, process: str | None, read: dict[Path, int]) -> Iterator[LogEntry]:
     """Yield the entries behind the bytes that were read, and count them as read."""
-    for name in _wanted(home, process):
-        with (file := _files(home)[name]).open("rb") as log:
+    for name, file in _files(home, process).items():
+        with file.open("rb") as log:
             beginning = read.get(file, 0)
             log.seek(beginning if beginning <= file.stat().st_size else 0)  # it was moved to .log.1
             beginning, text = log.tell(), log.read()
@@ -82,14 +73,10 @@ def _new_entries(home: Path, process: str | None, read: dict[Path, int]) -> Iter
         yield from _entries(name, file, whole)
 
 
-def _wanted(home: Path, process: str | None) -> list[str]:
-    return [name for name in log_names(home, process) if process is not None or name != QUEUE]
-
-
-def _files(home: Path) -> dict[str, Path]:
+def _files(home: Path, process: str | None = None) -> dict[str, Path]:
+    """Return the logs of a process, `work` of all workers, or of all processes, by name."""
     files = {file.stem: file for file in sorted((home / "log").glob("*.log"))}
-    server = home / "broker" / "valkey.log"
-    return {**files, QUEUE: server} if server.exists() else files
+    return {name: file for name, file in files.items() if process in (None, name, name.partition("-")[0])}
 
 
 def _entries(name: str, file: Path, text: bytes) -> Iterator[LogEntry]:
@@ -103,8 +90,6 @@ def _entries(name: str, file: Path, text: bytes) -> Iterator[LogEntry]:
 
 def _time(line: str) -> float | None:
     try:
-        if match := _OF_SERVER.fullmatch(line):
-            return datetime.strptime(match[1], _SERVER_TIME).timestamp()
         return datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp()
     except (ValueError, KeyError, TypeError):
         return None

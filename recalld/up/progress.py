@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import closing, contextmanager, nullcontext, redirect_stdout, suppress
-from datetime import UTC, datetime
+from collections.abc import Collection
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TextIO
 
 import click
+import structlog
 
 from memory.status.condition_texts import counted, what_happened
 from recalld.invocation import to_type
@@ -24,9 +21,17 @@ from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexCounts
 from workers.health.health_store import HealthStore
 
+log = structlog.get_logger(__name__)
+
+
+def is_unread() -> bool:
+    """Return True if standard output is /dev/null: messages go to the log instead."""
+    return os.path.samestat(os.fstat(1), Path(os.devnull).stat())
+
 
 def say(message: str, *, nl: bool = True) -> None:
     """Print a message. The daemon goes on when its reader is gone (`recalld up | head`) or the disk is full."""
+    log.info(message)  # in the foreground no log has this level
     try:
         click.echo(message, nl=nl)
         sys.stdout.flush()
@@ -37,29 +42,6 @@ def say(message: str, *, nl: bool = True) -> None:
     except OSError:
         with suppress(OSError):
             sys.stdout.flush()
-
-
-@contextmanager
-def log_entries(log: Path) -> Iterator[bool]:
-    """During the block, print lines as log entries if standard output is `log`. Yield True if it is."""
-    in_log = log.exists() and os.path.samestat(log.stat(), os.fstat(1))
-    with redirect_stdout(_LogEntries(sys.stdout)) if in_log else nullcontext():
-        yield in_log
-
-
-class _LogEntries(io.TextIOBase):
-    """Text stream that writes each line as a log entry, with its time."""
-
-    def __init__(self, log: TextIO) -> None:
-        self._log = log
-
-    def write(self, text: str) -> int:
-        for line in str.splitlines(text):  # click tries whether a stream takes bytes
-            at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-            entry = {"process": "up", "pid": os.getpid(), "event": line, "level": "info", "timestamp": at}
-            self._log.write(f"{json.dumps(entry, ensure_ascii=False)}\n")
-        self._log.flush()
-        return len(text)
 
 
 def progress_line(*, files: int, ready: int, failed: int, behind: int, lacking: int) -> str:

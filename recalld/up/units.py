@@ -10,10 +10,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from memory.http.whole_files import write_whole
 from recalld.settings.places import absolute
@@ -23,18 +24,28 @@ from schemas.errors import UserError
 #: Seconds for a start, which waits until everything is ready, or for an orderly end.
 _COMMAND_SECONDS = 180.0
 
-#: States of a service that runs.
-RUNNING = frozenset(("active", "activating", "reloading", "running"))
-
-#: Variables with keys and settings for the unit of systemd: NAME=value, a line each.
+#: Variables with keys and settings for the unit of systemd.
 ENVIRONMENT_FILE = "~/.config/recalld/environment"
 
+_SYSTEMCTL = ("systemctl", "--user")
 
-class ServiceManager(ABC):
-    """Starter of `recalld up` at login or boot, and again after a failure. One service for each user."""
 
-    #: File that describes the service.
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Service of one user that runs `recalld up` for one home, with the commands that manage it.
+
+    It is started at login or boot, and again after a failure.
+    """
+
     file: Path
+    starting: tuple[tuple[str, ...], ...]
+    stopping: tuple[tuple[str, ...], ...]
+    status: tuple[str, ...]
+
+    @property
+    def is_launchd(self) -> bool:
+        """True if launchd manages it."""
+        return self.file.suffix == ".plist"
 
     def home(self) -> Path | None:
         """Return the home of the installed service, None without one.
@@ -43,169 +54,94 @@ class ServiceManager(ABC):
             UserError: the file was not written by recalld, or cannot be read.
         """
         try:
-            home = self._home_in(self.file.read_bytes())
+            match = re.search(rb"Home: file://([^\s<]+)", self.file.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
             raise UserError(f"{self.file} cannot be read ({error.strerror})") from None
-        if home is None:
+        if match is None:
             raise UserError(f"{self.file} was not written by recalld and stays as it is; move it away first")
-        return Path(home)
+        return Path(unquote(match[1].decode()))
 
-    def install(self, command: Sequence[str], *, home: Path, search_path: str) -> None:
-        """Write the file for `command`, which names the home, and start it, or start it again.
+    def install(self, command: Sequence[str], *, home: Path) -> None:
+        """Write the file for `command`, and start the service, or start it again.
 
         Raises:
-            UserError: the service of another home is installed, or this one does not start. A new one is removed again.
+            UserError: the service of another home is installed, or this one does not start; then it is removed again.
         """
         before = self.home()
         if before not in (None, home):
             raise UserError(
                 f"the service runs {before}; first `recalld service remove --home {shlex.quote(str(before))}`"
             )
+        if before is not None:
+            self.remove()
         try:
             (home / UP_LOG).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(self.file, self.text(command, home=home, search_path=search_path), mode=0o644)
+            write_whole(self.file, (_plist if self.is_launchd else _unit)(command, home=home), mode=0o644)
         except OSError as error:
             raise UserError(f"{self.file} cannot be written ({error.strerror})") from None
         try:
-            self._start()
+            for arguments in self.starting:
+                run_program(*arguments)
         except UserError:
-            if before is None:
-                with suppress(UserError):
-                    self._unload()
-                self.file.unlink(missing_ok=True)
+            with suppress(UserError):
+                self.remove()
+            self.file.unlink(missing_ok=True)
             raise
 
     def remove(self) -> None:
         """Stop the service and remove its file. Raises UserError."""
-        self._unload()
+        for arguments in self.stopping if self.state() != "not loaded" else ():
+            run_program(*arguments)
         self.file.unlink(missing_ok=True)
-
-    @abstractmethod
-    def text(self, command: Sequence[str], *, home: Path, search_path: str) -> bytes:
-        """Return the content of the file."""
-
-    @abstractmethod
-    def state(self) -> str:
-        """Return the state in the system's word (see `RUNNING`)."""
-
-    @abstractmethod
-    def boot_sentence(self) -> str:
-        """Return a sentence about when it starts."""
-
-    @abstractmethod
-    def _home_in(self, text: bytes) -> str | None:
-        """Return the home in a file of ours, None for another file."""
-
-    @abstractmethod
-    def _start(self) -> None: ...
-
-    @abstractmethod
-    def _unload(self) -> None: ...
-
-
-def service_manager() -> ServiceManager:
-    """Return the service manager of this system."""
-    return Launchd() if sys.platform == "darwin" else Systemd()
-
-
-class Systemd(ServiceManager):
-    """A unit of the user's own systemd."""
-
-    def __init__(self) -> None:
-        self.file = Path(absolute("~/.config/systemd/user/recalld.service"))
-
-    def text(self, command: Sequence[str], *, home: Path, search_path: str) -> bytes:
-        """Return the unit."""
-        program, *arguments = (_quoted(word) for word in command)
-        words = [program, *(word.replace("$", "$$") for word in arguments)]
-        environment = _quoted(f"PATH={search_path}")
-        return _UNIT.format(
-            home=str(home).replace("\n", " "),
-            command=" ".join(words),
-            environment=environment,
-            file=ENVIRONMENT_FILE.replace("~", "%h"),
-        ).encode("utf-8", "surrogateescape")
+        if not self.is_launchd:
+            run_program(*_SYSTEMCTL, "daemon-reload")
 
     def state(self) -> str:
-        return self._systemctl("show", "--property=ActiveState", "--value", self.file.name)
-
-    def boot_sentence(self) -> str:
-        user = pwd.getpwuid(os.getuid()).pw_name
-        with suppress(UserError):
-            if run_program("loginctl", "show-user", user, "--property=Linger", "--value") == "yes":
-                return "It runs from boot on, without a login (linger is on)."
-        return "It runs while you are logged in; `loginctl enable-linger` lets it run from boot on, without a login."
-
-    def _home_in(self, text: bytes) -> str | None:
-        match = re.search(rb"^# Home: (.+)$", text, re.MULTILINE)
-        return os.fsdecode(match[1]) if match else None
-
-    def _start(self) -> None:
-        self._systemctl("daemon-reload")
-        self._systemctl("enable", self.file.name)
-        self._systemctl("restart", self.file.name)
-
-    def _unload(self) -> None:
-        self._systemctl("disable", "--now", self.file.name)
-        self.file.unlink(missing_ok=True)
-        self._systemctl("daemon-reload")
-
-    def _systemctl(self, *arguments: str) -> str:
-        return run_program("systemctl", "--user", *arguments)
-
-
-class Launchd(ServiceManager):
-    """An agent of the user's launchd."""
-
-    def __init__(self) -> None:
-        self.file = Path(absolute("~/Library/LaunchAgents/recalld.plist"))
-        self._domain = f"gui/{os.getuid()}"
-
-    def text(self, command: Sequence[str], *, home: Path, search_path: str) -> bytes:
-        """Return the property list."""
-        return plistlib.dumps(
-            {
-                "Label": "recalld",
-                "ProgramArguments": list(command),
-                "EnvironmentVariables": {"PATH": search_path},
-                "RunAtLoad": True,
-                # `recalld stop` ends it with code 0, until the next login.
-                "KeepAlive": {"SuccessfulExit": False},
-                "ExitTimeOut": 150,
-                "Umask": 0o077,
-                "StandardOutPath": str(home / UP_LOG),
-                "StandardErrorPath": str(home / UP_LOG),
-            }
-        )
-
-    def state(self) -> str:
+        """Return the state in the system's word: "active" of systemd, "running" of launchd."""
         try:
-            text = run_program("launchctl", "print", f"{self._domain}/recalld")
+            text = run_program(*self.status)
         except UserError:
             return "not loaded"
-        match = re.search(r"^\s*state = (.+)$", text, re.MULTILINE)
+        match = re.search(r"(?:ActiveState|^\s*state) ?= ?(.+)$", text, re.MULTILINE)
         return match[1] if match else "unknown"
 
-    def boot_sentence(self) -> str:
-        return "It starts when you log in."
-
-    def _home_in(self, text: bytes) -> str | None:
-        try:
-            command = plistlib.loads(text)["ProgramArguments"]
-            return str(command[command.index("--home") + 1]) if command[1] == "up" else None
-        except (ValueError, KeyError, IndexError, AttributeError, TypeError, plistlib.InvalidFileException):
-            return None
-
-    def _start(self) -> None:
+    def start_sentence(self) -> str:
+        """Return a sentence about when it starts."""
+        linger = ("loginctl", "show-user", pwd.getpwuid(os.getuid()).pw_name, "--property=Linger", "--value")
         with suppress(UserError):
-            run_program("launchctl", "bootout", f"{self._domain}/recalld")
-        run_program("launchctl", "bootstrap", self._domain, str(self.file))
+            if not self.is_launchd and run_program(*linger) == "yes":
+                return "It runs from boot on, without a login (linger is on)."
+        advice = "" if self.is_launchd else "; `loginctl enable-linger` lets it run from boot on, without a login"
+        return f"It runs while you are logged in{advice}."
 
-    def _unload(self) -> None:
-        if self.state() != "not loaded":
-            run_program("launchctl", "bootout", f"{self._domain}/recalld")
+
+def systemd() -> Service:
+    """Return the user unit."""
+    name = "recalld.service"
+    return Service(
+        Path(absolute(f"~/.config/systemd/user/{name}")),
+        starting=((*_SYSTEMCTL, "daemon-reload"), (*_SYSTEMCTL, "enable", "--now", name)),
+        stopping=((*_SYSTEMCTL, "disable", "--now", name),),
+        status=(*_SYSTEMCTL, "show", "--property=ActiveState", name),
+    )
+
+
+def launchd() -> Service:
+    """Return the agent of launchd."""
+    file, domain = absolute("~/Library/LaunchAgents/recalld.plist"), f"gui/{os.getuid()}"
+    return Service(
+        Path(file),
+        starting=(("launchctl", "bootstrap", domain, file),),
+        stopping=(("launchctl", "bootout", f"{domain}/recalld"),),
+        status=("launchctl", "print", f"{domain}/recalld"),
+    )
+
+
+def service_here() -> Service:
+    """Return the service of this system, installed or not."""
+    return launchd() if sys.platform == "darwin" else systemd()
 
 
 def run_program(program: str, *arguments: str) -> str:
@@ -214,25 +150,27 @@ def run_program(program: str, *arguments: str) -> str:
     Raises:
         UserError: it is not there, fails, or takes too long.
     """
-    path = shutil.which(program)
+    path, typed = shutil.which(program), f"`{shlex.join([program, *arguments])}`"
+    advice = "`recalld up --detach` runs without it until a reboot"
     if path is None:
-        raise UserError(f"there is no {program} on this machine; `recalld up --detach` runs without it until a reboot")
-    typed = f"`{shlex.join([program, *arguments])}`"
+        raise UserError(f"there is no {program} on this machine; {advice}")
     try:
         done = subprocess.run(  # noqa: S603 - a fixed program with our own words
-            [path, *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_COMMAND_SECONDS,
+            [path, *arguments], check=False, capture_output=True, text=True, errors="replace", timeout=_COMMAND_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise UserError(f"{typed} did not end within {_COMMAND_SECONDS:.0f} s") from None
     if done.returncode != 0:
         words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise UserError(f"{typed} failed: {words.rstrip('.')}; `recalld up --detach` runs without it until a reboot")
+        raise UserError(f"{typed} failed: {words.rstrip('.')}; {advice}")
     return done.stdout.strip()
+
+
+def _unit(command: Sequence[str], *, home: Path) -> bytes:
+    program, *arguments = (_quoted(word) for word in command)
+    words = " ".join([program, *(word.replace("$", "$$") for word in arguments)])
+    path, file = _quoted(f"PATH={os.pathsep.join(os.get_exec_path())}"), ENVIRONMENT_FILE.replace("~", "%h")
+    return _UNIT.format(home=home.as_uri(), command=words, path=path, file=file).encode("utf-8", "surrogateescape")
 
 
 def _quoted(word: str) -> str:
@@ -242,9 +180,25 @@ def _quoted(word: str) -> str:
     return f'"{word}"'
 
 
+def _plist(command: Sequence[str], *, home: Path) -> bytes:
+    """Return the property list. launchd throws away standard output; errors and, without it, messages go to the log."""
+    return plistlib.dumps(
+        {
+            "Comment": f"Home: {home.as_uri()}",
+            "Label": "recalld",
+            "ProgramArguments": list(command),
+            "EnvironmentVariables": {"PATH": os.pathsep.join(os.get_exec_path())},
+            "RunAtLoad": True,
+            "KeepAlive": {"SuccessfulExit": False},  # `recalld stop` ends it with code 0, until the next login
+            "ExitTimeOut": 150,
+            "Umask": 0o077,
+            "StandardErrorPath": str(home / UP_LOG),
+        }
+    )
+
+
 _UNIT = """\
-# Written by `recalld service install`, which writes it anew.
-# Home: {home}
+# Written by `recalld service install`, which writes it anew. Home: {home}
 [Unit]
 Description=recalld: searchable memory of agents
 StartLimitIntervalSec=0
@@ -256,7 +210,7 @@ WatchdogSec=60
 WatchdogSignal=SIGTERM
 TimeoutStartSec=120
 ExecStart={command}
-Environment={environment}
+Environment={path}
 # Keys and settings: NAME=value, a line each. Mode 0600.
 EnvironmentFile=-{file}
 Restart=on-failure

@@ -18,11 +18,9 @@ def line(second: int, event: str) -> str:
 @pytest.fixture
 def log(home: Path) -> Path:
     (home / "log").mkdir(parents=True)
-    (home / "broker").mkdir()
     (home / "log" / "work-1.log.1").write_text(line(1, "first"))
     (home / "log" / "work-1.log").write_text(line(3, "third") + "recalld: a sentence\n" + line(5, "fifth"))
     (home / "log" / "serve.log").write_text("Traceback\n" + line(4, "fourth"))
-    (home / "broker" / "valkey.log").write_text("8:M 28 Nov 2026 11:00:02.000 # Out of memory\n8:signal-handler\n")
     return home / "log" / "work-1.log"
 
 
@@ -42,8 +40,7 @@ def test_entries_of_all_processes_come_by_time(home: Path, log: Path) -> None:
     ]
     assert events(home, number=2) == [("serve", "fourth"), ("work-1", "fifth")]
     assert events(home, "work", number=1) == [("work-1", "fifth")]
-    assert events(home, "queue") == [("queue", "Out of memory"), ("queue", "8:signal-handler")]
-    assert log_names(home) == ["serve", "work-1", "queue"]
+    assert log_names(home) == ["serve", "work-1"]
     assert log_names(home, "ork-1") == []
 
 

@@ -15,11 +15,13 @@ import pytest
 from recalld.cli import run
 from recalld.up.lock import daemon_lock
 from recalld.up.supervisor import UP_OVERDUE_SECONDS
-from recalld.up.units import Launchd, Systemd
+from recalld.up.units import launchd, systemd
 from schemas.errors import UserError
 
 #: A home whose name has everything that a unit reads otherwise.
 ODD = 'a "home" of 100 % $HOME'
+
+STARTING = ["daemon-reload", "enable --now recalld.service"]
 
 
 @pytest.fixture(autouse=True)
@@ -55,19 +57,19 @@ def settings_of(home: Path, workspace: Path) -> list[str]:
     return ["--home", str(home), "service", "install", "--workspace", str(workspace)]
 
 
-def test_systemd_reads_the_unit_as_it_is_meant(tmp_path: Path) -> None:
-    command = [sys.executable, "up", "--home", str(tmp_path / ODD)]
-    text = Systemd().text(command, home=tmp_path / ODD, search_path="/usr/bin:/opt/100 %").decode()
-    lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+def test_systemd_reads_the_unit_as_it_is_meant(user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}/opt/100 %")
+    systemd().install([sys.executable, "up", "--home", str(tmp_path / ODD)], home=tmp_path / ODD)
+    assert systemd().home() == tmp_path / ODD
+    lines = dict(line.split("=", 1) for line in systemd().file.read_text().splitlines() if "=" in line)
     assert lines["ExecStart"].endswith('/a \\"home\\" of 100 %% $$HOME"')
-    assert lines["Environment"] == '"PATH=/usr/bin:/opt/100 %%"'
+    assert lines["Environment"].endswith(':/opt/100 %%"')
     assert (lines["Type"], lines["WatchdogSignal"], lines["Restart"]) == ("notify", "SIGTERM", "on-failure")
     assert int(lines["TimeoutStopSec"]) > UP_OVERDUE_SECONDS
     if shutil.which("systemd-analyze") is None:
         pytest.skip("this system has no systemd; the unit is parsed")
-    (tmp_path / "recalld.service").write_text(text)
     checked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "./recalld.service"], cwd=tmp_path, capture_output=True, text=True
+        ["systemd-analyze", "verify", "--man=no", str(systemd().file)], capture_output=True, text=True, timeout=60
     )
     assert (checked.returncode, checked.stderr) == (0, "")
 
@@ -80,16 +82,16 @@ def test_a_service_is_installed_started_again_and_removed(
     assert run(["--home", str(home), "service", "status"]) == 4
     assert run(settings_of(home, workspace)) == 0
     shown = capsys.readouterr()
-    assert calls(user) == ["daemon-reload", "enable recalld.service", "restart recalld.service"]
+    assert calls(user) == STARTING
     assert f'"up" "--home" "{home}"' in unit.read_text()
     assert "`loginctl enable-linger`" in shown.out
     assert "does not see OPENAI_API_KEY of this shell" in shown.err
     assert "a-secret" not in unit.read_text() + shown.err
     assert json.loads((home / "agents.json").read_text())["agents"] == {"main": str(workspace)}
-    (user / "answer").write_text("active\n")
+    (user / "answer").write_text("ActiveState=active\n")
     with daemon_lock(home):
         assert run(["--home", str(home), "service", "install"]) == 0
-        assert calls(user)[-1] == "restart recalld.service"
+        assert calls(user) == ["disable --now recalld.service", "daemon-reload", *STARTING]
     assert run(["--home", str(home), "service", "status"]) == 0
     assert run(["--home", str(home.parent / "other"), "service", "install", "--workspace", str(workspace)]) == 1
     assert f"the service runs {home}" in capsys.readouterr().err
@@ -130,18 +132,16 @@ def test_a_unit_by_another_hand_stays(user: Path, home: Path, workspace: Path) -
 
 
 def test_launchd_gets_a_property_list_that_starts_at_login(user: Path, home: Path) -> None:
-    agent, domain = Launchd(), f"gui/{os.getuid()}"
-    (user / "fails").write_text(f"print {domain}/recalld\n")
+    agent, domain = launchd(), f"gui/{os.getuid()}"
     command = ["/opt/recalld", "up", "--home", str(home)]
-    agent.install(command, home=home, search_path="/usr/bin")
-    assert calls(user) == [f"launchctl bootout {domain}/recalld", f"launchctl bootstrap {domain} {agent.file}"]
+    agent.install(command, home=home)
+    assert calls(user) == [f"launchctl bootstrap {domain} {agent.file}"]
     plist = plistlib.loads(agent.file.read_bytes())
     assert (plist["ProgramArguments"], plist["RunAtLoad"]) == (command, True)
     assert plist["KeepAlive"] == {"SuccessfulExit": False}
     assert plist["ExitTimeOut"] > UP_OVERDUE_SECONDS
     assert Path(plist["StandardErrorPath"]).parent.is_dir()
     assert agent.home() == home
-    (user / "fails").unlink()
     (user / "answer").write_text("recalld = {\n\tstate = running\n}\n")
     assert agent.state() == "running"
     agent.remove()
@@ -149,4 +149,4 @@ def test_launchd_gets_a_property_list_that_starts_at_login(user: Path, home: Pat
     assert not agent.file.exists()
     agent.file.write_bytes(plistlib.dumps({"Label": "recalld", "ProgramArguments": ["/bin/true"]}))
     with pytest.raises(UserError, match="was not written by recalld"):
-        agent.install(command, home=home, search_path="")
+        agent.install(command, home=home)
