@@ -121,6 +121,7 @@ class ConditionCode(StrEnum):
     QUEUE_UNREACHABLE = "queue_unreachable"
     CHANGES_UNSEEN = "changes_unseen"
     QUERY_CUT = "query_cut"
+    AGENT_NOT_SEARCHED = "agent_not_searched"
 
 
 #: Conditions for which no vectors join the index.

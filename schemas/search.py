@@ -70,9 +70,10 @@ class SearchResult(Wire):
     `startLine` to `endLine` are the passage, which `citation` names. `snippetStartLine` to `snippetEndLine` lie within
     it and hold the shown text. In a transcript they equal those of the passage: its lines are messages, and the place
     of each message within a passage is unknown. `alsoIn` is there when other documents hold the same text: copies are
-    one result.
+    one result. `agent` is there when several agents were searched; `alsoIn` names no documents of other agents.
     """
 
+    agent: str | None = None
     path: str
     start_line: int
     end_line: int
@@ -156,9 +157,10 @@ class GetAnswer(Wire):
 
     `status` is "not_found" for a path that names no document; its `error` begins with "not found". It is "error" for a
     document that cannot be shown, which is `unavailable`, with `error`. A memory that cannot be read is `unavailable`
-    with `action`, and `disabled`.
+    with `action`, and `disabled`. `agent` is there when the request named none of several.
     """
 
+    agent: str | None = None
     path: str
     status: Literal["ok", "not_found", "error"] = "ok"
     text: str = ""

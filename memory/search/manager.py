@@ -26,7 +26,7 @@ from memory.search.ranking.terms import searched_query
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.retrieval import Candidates, QuerySide, Retrieval, by_keywords, retrieve
 from memory.search.scope import Session, Withheld, allows, is_cited, session_of, withheld_from
-from memory.search.searchable import SearchableMemory, unavailable, with_corpora
+from memory.search.searchable import ANSWER_UNTIL, SearchableMemory, unavailable, with_corpora
 from memory.status.agent import agent_status
 from memory.status.condition_texts import text_of
 from memory.status.index import StatusSources
@@ -131,7 +131,9 @@ class SearchManager(SearchableMemory):
         return with_corpora(await self._search_in_scope(request), request.corpus)
 
     async def _search_in_scope(self, request: SearchRequest) -> SearchAnswer:
-        deadline = Deadline(started=time.monotonic(), seconds=self.agent.limits.timeout_ms / 1000)
+        started = time.monotonic()
+        seconds = min(self.agent.limits.timeout_ms / 1000, max(0.0, round(ANSWER_UNTIL.get() - started, 1)))
+        deadline = Deadline(started=started, seconds=seconds)
         session = session_of(request.session_key)
         if not allows(self.agent.scope, session, agent=self.agent.id) or request.corpus == "wiki":
             return SearchAnswer()

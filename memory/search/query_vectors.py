@@ -103,9 +103,7 @@ class QueryVectors:
         """
         until = self._clock() + seconds
         with self._lock:
-            cached_vector = self._cache.get(query)
-            if cached_vector is not None and self.dimensions in {None, cached_vector.shape[0]}:
-                self._cache.move_to_end(query)
+            if (cached_vector := self._usable(query)) is not None:
                 return _done_future(cached_vector)
         self.warm_up()
         reason = self._not_loaded(self._model_wait_seconds) or self.failure()
@@ -113,10 +111,20 @@ class QueryVectors:
             return _done_future(Unavailable(reason))
         with self._lock:
             running = self._running.get(query)
+            if running is None and (cached_vector := self._usable(query)) is not None:
+                return _done_future(cached_vector)  # the request of another search has just been answered
             if running is None:
                 running = self._running[query] = _Running(self._threads.submit(self._embed, query, agent), until)
             running.until = max(running.until, until)
             return running.future
+
+    def _usable(self, query: str) -> Vector | None:
+        """Return a query's cached vector, None if there is none of the index's width."""
+        cached_vector = self._cache.get(query)
+        if cached_vector is None or self.dimensions not in {None, cached_vector.shape[0]}:
+            return None
+        self._cache.move_to_end(query)
+        return cached_vector
 
     async def result(self, future: Future[Vector], seconds: float) -> Vector:
         """Return a query's vector within `seconds`.

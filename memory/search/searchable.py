@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextvars import ContextVar
+from math import inf
 from typing import Any, TypeVar
 
 from memory.search.ranking.terms import cut_at_or_before
@@ -13,6 +15,9 @@ from schemas.search import Corpus, CorpusOutcome, GetAnswer, GetRequest, SearchA
 from schemas.settings import Limits
 
 _NO_WIKI = "this memory has no wiki, so nothing was searched; leave out the corpus, or ask for memory or sessions"
+
+#: Monotonic time by which searches of this context answer, even if `limits` of their agents allow more.
+ANSWER_UNTIL: ContextVar[float] = ContextVar("recalld_answer_until", default=inf)
 
 _Answer = TypeVar("_Answer", SearchAnswer, GetAnswer)
 

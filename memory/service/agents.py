@@ -16,6 +16,7 @@ from memory.backends.registry import with_backend
 from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Looks
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
+from memory.search.owners_memory import OwnersMemory, enabled_agents
 from memory.search.resources import SearchResources
 from memory.search.searchable import SearchableMemory
 from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_status
@@ -133,8 +134,14 @@ class ServedAgents:
         self._looking = threading.Lock()
         self._sizes: HomeSizes | None = None
 
-    def memory(self, agent: str) -> SearchableMemory:
-        """Return the memory that answers for an agent: recalld's own, or another backend with that as its fallback."""
+    def memory(self, agent: str | None) -> SearchableMemory:
+        """Return the memory that answers for an agent: recalld's own, or another backend with that as its fallback.
+
+        None is the owner, who searches all agents that are not switched off.
+        """
+        if agent is None:
+            searched = [agent.id for agent in enabled_agents(self.settings)]
+            return OwnersMemory({agent: self.memory(agent) for agent in searched}, self.settings)
         served = self.served[agent]
         return self._backend_of(served) or served.builtin
 

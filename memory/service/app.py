@@ -164,9 +164,9 @@ class _Service:
         self._injected = InjectedSessions()
         self.authorizer = Authorizer.of(agents.settings, host=agents.settings.service.host)
 
-    def memory(self, agent: str, *, traceparent: str | None = None) -> _CountedMemory:
-        """Return an agent's memory. `traceparent` is the client's span."""
-        return _CountedMemory(self.agents.memory(agent), self.metrics, agent=agent, traceparent=traceparent)
+    def memory(self, agent: str | None, *, traceparent: str | None = None) -> _CountedMemory:
+        """Return an agent's memory, or that of all agents (None). `traceparent` is the client's span."""
+        return _CountedMemory(self.agents.memory(agent), self.metrics, agent=agent or "*", traceparent=traceparent)
 
     def context(self, agent: str) -> AgentContext:
         """Return the context of an agent's conversations."""
@@ -287,16 +287,20 @@ def _memory_routes(service: _Service) -> APIRouter:
     router = APIRouter(responses=_ABOUT_AGENTS)
     deep_turn = asyncio.Lock()
 
-    @router.post("/v1/search", response_model=SearchAnswer, summary="Search an agent's memory")
+    @router.post(
+        "/v1/search",
+        response_model=SearchAnswer,
+        summary="Search an agent's memory; with the owner's token and no agent, that of all",
+    )
     async def search(
         request: SearchRequest, authorization: Authorization = None, traceparent: Traceparent = None
     ) -> Response:
-        agent = service.authorizer.agent(authorization, request.agent)
+        agent = service.authorizer.agent_or_all(authorization, request.agent)
         return _json(await service.memory(agent, traceparent=traceparent).searched(request))
 
     @router.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
     async def get(request: GetRequest, authorization: Authorization = None) -> Response:
-        agent = service.authorizer.agent(authorization, request.agent)
+        agent = service.authorizer.agent_or_all(authorization, request.agent)
         return _json(await asyncio.to_thread(service.memory(agent).read_file, request))
 
     @router.get("/v1/status", response_model=Status, summary="Compare disk, index and queue")

@@ -20,6 +20,7 @@ class AlsoIn(TypedDict):
 
 
 class SearchResult(TypedDict):
+    agent: NotRequired[str]
     path: str
     startLine: int
     endLine: int
@@ -77,6 +78,7 @@ class SearchAnswer(TypedDict):
 GetAnswer = TypedDict(
     "GetAnswer",
     {
+        "agent": "NotRequired[str]",
         "path": str,
         "status": Literal["ok", "not_found", "error"],
         "text": str,

@@ -40,12 +40,12 @@ _MOST_LINES = 100_000
 def search(
     invocation: Invocation, *, words: tuple[str, ...], sources: tuple[str, ...], as_json: bool, **options: Any
 ) -> int:
-    """Search an agent's memory by meaning and by word.
+    """Search memory by meaning and by word: that of --agent, else of all agents.
 
     Through the running service; when none runs, straight from the index. A remote provider then embeds the query with
     one request of this command, and a local model has two seconds to load; else the search is by keywords only.
     """
-    answer = answers.search(invocation, " ".join(words), sources=list(sources) or None, **options)
+    answer = answers.search(invocation, " ".join(words), sources=list(sources) or None, all_agents=True, **options)
     print_answer(answer, _lines(answer), as_json=as_json)
     if answer.get("error"):
         return 1
@@ -55,15 +55,16 @@ def search(
 def _lines(answer: Answer) -> Iterator[str]:
     """Yield the lines of the results. Errors and lacks are remarks."""
     for number, result in enumerate(answer["results"]):
-        place = f"{printable_name(result['path'])}:{result['startLine']}-{result['endLine']}"
+        agent = f"{printable_name(result['agent'])}  " if "agent" in result else ""
+        place = f"{agent}{printable_name(result['path'])}:{result['startLine']}-{result['endLine']}"
         score = click.style(f"  {result['score']:.2f}", dim=True)
         yield ("\n" if number else "") + click.style(place, fg="cyan", bold=True) + score
         for line in printable(result["snippet"]).rstrip().split("\n"):
             yield f"    {line}" if line else ""
         if also := result.get("alsoIn"):
-            names = ", ".join(map(printable_name, also["paths"]))
-            unnamed = ", ..." if also["count"] > len(also["paths"]) else ""
-            yield click.style(f"    the same in {also['count']} more: {names}{unnamed}", dim=True)
+            unnamed = ["..."] if also["count"] > len(also["paths"]) else []
+            names = ", ".join([*map(printable_name, also["paths"]), *unnamed])
+            yield click.style(f"    the same in {also['count']} more: {names}", dim=True)
     if answer.get("error"):
         remark(answer["error"] + (f"; {answer['action']}" if answer.get("action") else ""))
     elif not answer["results"]:
@@ -87,7 +88,8 @@ def get(
 ) -> int:
     """Print lines of a memory file, as search results name it: with its lines (MEMORY.md:3-5, MEMORY.md#L3-L5) or not.
 
-    Only documents of the agent's memory are read: MEMORY.md, USER.md, memory/**/*.md and the extra paths.
+    Only documents of the agent's memory are read: MEMORY.md, USER.md, memory/**/*.md and the extra paths. Without
+    --agent, the file is read from the only agent that has it; if several have it, their names are printed.
     """
 
     # If no document is called so, one may be shown so, or meant with its lines.
@@ -95,7 +97,7 @@ def get(
     ranges = [(name, start_line, lines) for name in names] + [_with_lines(name, start_line, lines) for name in names]
     answer: Answer = {}
     for name, first, count in filter(None, ranges):
-        passage = answers.get(invocation, name, start_line=first, lines=count, **options)
+        passage = answers.get(invocation, name, start_line=first, lines=count, all_agents=True, **options)
         is_missing = passage.get("error") and not passage.get("unavailable")
         answer = answer or passage if is_missing else passage
         if not is_missing:

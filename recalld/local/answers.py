@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from memory.search.searchable import SearchableMemory
+    from schemas.settings import AgentSettings
 
 #: A JSON object, as the service answers it.
 Answer = Mapping[str, Any]
@@ -45,8 +46,17 @@ class Absence(Enum):
     UNPROVEN = "another program answers where the service of this home did (restart `recalld up`)"
 
 
-def search(invocation: Invocation, query: str, *, memory: OpenMemory | None = None, **request: Any) -> Answer:
+def search(
+    invocation: Invocation,
+    query: str,
+    *,
+    memory: OpenMemory | None = None,
+    all_agents: bool = False,
+    **request: Any,
+) -> Answer:
     """Search. `request` has the further arguments of `Client.search`. `memory` takes the place of `local_memory`.
+
+    With `all_agents`, a call that names none of several agents searches the memory of all. Otherwise it is refused.
 
     Raises:
         UserError: the service refused, the settings are wrong, or no agent is known.
@@ -57,33 +67,43 @@ def search(invocation: Invocation, query: str, *, memory: OpenMemory | None = No
         from schemas.search import SearchRequest
 
         search_request = SearchRequest.model_validate({"query": query, **request})
-        with memory() if memory is not None else local_memory(invocation) as opened:
+        with memory() if memory is not None else local_memory(invocation, all_agents=all_agents) as opened:
             answer = _json(opened.search(search_request))
-        agent = invocation.the_agent()
+        session = session_of(search_request.session_key)
+        agents = _agents(invocation, all_agents=all_agents)
         # A session out of scope does not even learn that there is a memory.
-        may_ask = allows(agent.scope, session_of(search_request.session_key), agent=agent.id)
-        if may_ask and agent.backend != "builtin":
-            replaced = f"{absence.value}, so recalld's own index answers in place of {agent.backend}"
-            answer["degraded"] = [replaced, *answer["degraded"]]
-        elif may_ask and absence is not Absence.NOT_RUNNING and not answer.get("unavailable"):
-            answer["degraded"] = [absence.value, *answer["degraded"]]
+        agents = [agent for agent in agents if allows(agent.scope, session, agent=agent.id)]
+        backends = {agent.backend: None for agent in agents if agent.backend != "builtin"}
+        remarks = [f"{absence.value}, so recalld's own index answers in place of {backend}" for backend in backends]
+        if agents and not remarks and absence is not Absence.NOT_RUNNING and not answer.get("unavailable"):
+            remarks = [absence.value]
+        answer["degraded"] = [*remarks, *answer["degraded"]]
         return answer
 
-    return _ask(invocation, lambda client: client.search(query, agent=invocation.agent, **request), in_this_process)
+    def by_service(client: Client) -> Answer:
+        return client.search(query, agent=invocation.agent, **request)
+
+    return _ask(invocation, by_service, in_this_process, as_owner=all_agents)
 
 
-def get(invocation: Invocation, path: str, *, start_line: int | None = None, **request: Any) -> Answer:
-    """Read lines of a memory file. `request` has the further arguments of `Client.get`. Raise like `search`."""
+def get(
+    invocation: Invocation, path: str, *, start_line: int | None = None, all_agents: bool = False, **request: Any
+) -> Answer:
+    """Read lines of a memory file. `request` has the further arguments of `Client.get`.
+
+    With `all_agents`, a call that names none of several agents reads from the only agent that has the file. Raise like
+    `search`.
+    """
 
     def in_this_process(_: Absence) -> Answer:
         from schemas.search import GetRequest
 
         get_request = GetRequest.model_validate({"path": path, "from": start_line, **request})
-        with local_memory(invocation) as memory:
+        with local_memory(invocation, all_agents=all_agents) as memory:
             return _json(memory.read_file(get_request))
 
     arguments = {"agent": invocation.agent, "start_line": start_line, **request}
-    return _ask(invocation, lambda client: client.get(path, **arguments), in_this_process)
+    return _ask(invocation, lambda client: client.get(path, **arguments), in_this_process, as_owner=all_agents)
 
 
 def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], None]) -> Answer:
@@ -127,11 +147,19 @@ def _json(answer: BaseModel) -> dict[str, Any]:
 
 
 def _ask(
-    invocation: Invocation, service: Callable[[Client], Answer], in_this_process: Callable[[Absence], Answer]
+    invocation: Invocation,
+    service: Callable[[Client], Answer],
+    in_this_process: Callable[[Absence], Answer],
+    *,
+    as_owner: bool = True,
 ) -> Answer:
-    """Return the answer of the service, else of this process. Raise like `search`."""
+    """Return the answer of the service, else of this process. Raise like `search`.
+
+    `as_owner` shows the owner's token; without it a request that names none of several agents is refused.
+    """
     running = running_service(invocation.home_path)
-    client = Client.at_home(invocation.home_path, agent=invocation.agent)
+    is_clear = as_owner or invocation.agent is not None
+    client = Client.at_home(invocation.home_path, agent=invocation.agent, as_owner=is_clear)
     absence = Absence.NOT_RUNNING
     if running is not None and is_stopped(running.pid):
         absence = Absence.STOPPED  # a stopped process does not answer
@@ -157,19 +185,37 @@ def _error_of(invocation: Invocation, error: RequestRefused) -> UserError:
     return problem or UserError(str(error), exit_code=2 if error.status in (400, 404, 422) else 1)
 
 
+def _agents(invocation: Invocation, *, all_agents: bool) -> Sequence[AgentSettings]:
+    """Return the agents whose memory this process opens; with `all_agents`, several if the call names none."""
+    from memory.search.owners_memory import enabled_agents
+
+    if all_agents and invocation.agent is None and invocation.settings.agents:
+        return enabled_agents(invocation.settings)
+    return [invocation.the_agent()]
+
+
 @contextmanager
-def local_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
-    """Open the agent's memory in this process."""
+def local_memory(invocation: Invocation, *, all_agents: bool = False) -> Iterator[SearchableMemory]:
+    """Open the agent's memory in this process; with `all_agents`, that of all if the call names none of several."""
     from memory.search.manager import UnavailableMemory, get_search_manager
+    from memory.search.owners_memory import OwnersMemory
     from memory.search.resources import SearchResources
     from recalld.logs import configure_logs
     from recalld.wiring import CommandRequests
 
     configure_logs(level=40)
-    agent = invocation.the_agent()
-    settings = invocation.settings.model_copy(update={"agents": (agent,)})
-    seconds = BUNDLED_MODEL_SECONDS if agent.local.model_path is None else USER_MODEL_SECONDS
+    agents = _agents(invocation, all_agents=all_agents)
+    settings = invocation.settings.model_copy(update={"agents": tuple(agents)})
+    is_bundled = all(agent.local.model_path is None for agent in agents)
+    seconds = BUNDLED_MODEL_SECONDS if is_bundled else USER_MODEL_SECONDS
     resources = SearchResources(settings, coordinate=CommandRequests(settings), model_wait_seconds=seconds)
-    manager, reason = get_search_manager(settings, agent.id, resources=resources)
-    with closing(resources), closing(manager) if manager is not None else nullcontext():
-        yield manager or UnavailableMemory(agent, reason or "there is no such memory")
+    memories: dict[str, SearchableMemory] = {}
+    with ExitStack() as opened:
+        opened.enter_context(closing(resources))
+        for agent in agents:
+            manager, reason = get_search_manager(settings, agent.id, resources=resources)
+            if manager is not None:
+                opened.enter_context(closing(manager))
+            memories[agent.id] = manager or UnavailableMemory(agent, reason or "there is no such memory")
+        of_all = all_agents and invocation.agent is None and len(invocation.settings.agents) > 1
+        yield OwnersMemory(memories, settings) if of_all else memories[agents[0].id]

@@ -102,7 +102,7 @@ class HomeMemory(SearchableMemory):
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Return the answer that `recalld get --json` prints."""
-        options = {"lines": request.lines, "corpus": request.corpus, "session_key": request.session_key}
+        options: dict[str, Any] = {"lines": request.lines, "corpus": request.corpus, "session_key": request.session_key}
         try:
             answer = answers.get(self._invocation, request.path, start_line=request.from_, **options)
         except RecalldError as error:
