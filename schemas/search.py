@@ -70,7 +70,9 @@ class SearchResult(Wire):
     `startLine` to `endLine` are the passage, which `citation` names. `snippetStartLine` to `snippetEndLine` lie within
     it and hold the shown text. In a transcript they equal those of the passage: its lines are messages, and the place
     of each message within a passage is unknown. `alsoIn` is there when other documents hold the same text: copies are
-    one result. `agent` is there when several agents were searched; `alsoIn` names no documents of other agents.
+    one result. `title` is the heading of the note, or project, day and first words of the conversation. `resume` is the
+    command that resumes the conversation in its program, for the owner's private session alone. `agent` is there when
+    several agents were searched; `alsoIn` names no documents of other agents.
     """
 
     agent: str | None = None
@@ -86,6 +88,8 @@ class SearchResult(Wire):
     source: str
     citation: str | None = None
     also_in: AlsoIn | None = None
+    title: str | None = None
+    resume: str | None = None
 
 
 class PendingState(Wire):

@@ -232,6 +232,8 @@ class FallbackMemory(SearchableMemory):
             if withheld and (withheld.withholds_text(snippet) or withheld.withholds_file(self._files, key)):
                 continue
             update: dict[str, Any] = {"path": key.path, "source": key.source, "citation": None}
+            # No command comes from another program.
+            update |= {"title": None, "resume": None}
             update |= {"snippet": redact(snippet.encode("utf-8", "replace").decode())}
             update |= {"also_in": None} if withheld else {}
             short = result.model_copy(update=update)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.session_database import is_of_rows
+from memory.documents.titles import Titles
 from memory.index.fingerprint import embedding_of
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
@@ -37,7 +39,7 @@ from schemas.conditions import Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, RecalldError
 from schemas.ports import Event, EventInbox, Pending, PendingReader
-from schemas.search import GetAnswer, GetRequest, Mode, SearchAnswer, SearchRequest
+from schemas.search import GetAnswer, GetRequest, Mode, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings, Hybrid, Limits, Settings
 from schemas.status import AgentStatus, Availability
 
@@ -103,6 +105,7 @@ class SearchManager(SearchableMemory):
         self.resources = resources or SearchResources(settings)
         self._pending, self._inbox = pending, inbox
         self.files = AgentFiles.of(settings, agent)
+        self.titles = Titles(agent, self.files)
         self.generations = Generations.of(settings, agent.id, shelf=self.resources.shelf)
         self._embedder = (self.generations.tokens(), self.resources.embedder(agent))
         self.reader = SharedReader(self.generations, open_indexes=self.resources.open_indexes)
@@ -457,12 +460,13 @@ class _Search:
             lacking.append(self.cut)
         cited = is_cited(self.on.agent.citations, self.session)
         choice = self.embedder.choice
+        results = [
+            result_of(passage, self._exists if look else None, cited=cited)
+            for passage in (map(self._permitted_places, passages) if look else passages)
+            if passage
+        ]
         return SearchAnswer(
-            results=tuple(
-                result_of(passage, self._exists if look else None, cited=cited)
-                for passage in (map(self._permitted_places, passages) if look else passages)
-                if passage
-            ),
+            results=tuple(self._titled(results) if look and results else results),
             provider=choice.name,
             model=choice.provider.model if choice.provider is not None else None,
             mode=mode,
@@ -475,6 +479,18 @@ class _Search:
             stale=True if pending is not None and pending.documents else None,
             took_ms=round((time.monotonic() - self.deadline.started) * 1000, 2),
         )
+
+    def _titled(self, results: Sequence[SearchResult]) -> Iterator[SearchResult]:
+        """Yield the results with the titles of their documents. Working directories are for the owner alone."""
+        keys = [DocumentKey(result.source, result.path) for result in results]
+        with self.on.reader.lease() as reader:
+            redact = late_redactor(reader, self.on.agent) if reader is not None else None
+            look = self.session.is_owner
+            titles = self.on.titles.of(reader, set(keys), redact=redact, look=look) if reader is not None else {}
+        for result, key in zip(results, keys, strict=True):
+            title = titles.get(key)
+            facts = {"title": title.text, "resume": title.resume} if title is not None else {}
+            yield result.model_copy(update=facts)
 
     def _search_words(self) -> Candidates | None:
         with self.on.reader.lease() as reader:

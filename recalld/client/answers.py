@@ -33,6 +33,8 @@ class SearchResult(TypedDict):
     source: str
     citation: NotRequired[str]
     alsoIn: NotRequired[AlsoIn]
+    title: NotRequired[str]
+    resume: NotRequired[str]
 
 
 class Condition(TypedDict):

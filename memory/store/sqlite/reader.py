@@ -107,6 +107,12 @@ LEFT JOIN chunks AS c ON c.file_id = f.id
     AND EXISTS (SELECT 1 FROM json_each(?2) AS words WHERE instr(c.text, words.value))
 """
 
+_BEGINNING = "(SELECT substr(text, 1, 4000) FROM chunks WHERE file_id = files.id AND ordinal = 0)"
+SELECT_BEGINNINGS = f"""
+SELECT {FILE_COLUMNS}, {_BEGINNING} FROM files
+WHERE (source, path) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))
+"""  # noqa: S608 - constants
+
 SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
 
 # One chunk of each text; any of several will do.
@@ -193,6 +199,11 @@ class StoreReader:
         with self._readers.borrow() as connection:
             row = fetch_one(connection, SELECT_FILE, name_of(key))
         return indexed_file(row) if row else None
+
+    def beginnings(self, keys: Collection[DocumentKey]) -> list[tuple[IndexedFile, str]]:
+        """Return those of these documents that the index has, with the beginnings of their texts."""
+        rows = self._fetch(SELECT_BEGINNINGS, json.dumps([name_of(key) for key in keys]))
+        return [(indexed_file(row[:-1]), row[-1] or "") for row in rows]
 
     def files(self) -> Iterator[IndexedFile]:
         """Yield all documents, page by page, in any order.
