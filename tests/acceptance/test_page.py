@@ -100,6 +100,8 @@ def test_a_click_opens_the_lines_around_it_and_reading_goes_on_to_both_ends(visi
 
     page.locator(".result").first.locator(".snippet").click()
     sheet = page.get_by_role("dialog")
+    expect(sheet.locator(".rendered .meant mark").first).to_have_text("dentist")
+    sheet.get_by_role("button", name="As written").click()
     expect(sheet.locator(".line.meant", has_text="The dentist appointment moved to nine.")).to_be_in_viewport()
     assert sheet.locator(".line.meant mark").first.inner_text() == "dentist"
     while (later := sheet.get_by_role("button", name="Read on")).count():
@@ -187,7 +189,7 @@ def test_a_search_is_made_walked_opened_and_closed_by_keys_alone(visit: Visit) -
     keys.press("Enter")
     sheet = page.get_by_role("dialog")
     expect(sheet).to_be_visible()
-    expect(sheet.locator(".line.meant")).not_to_have_count(0)
+    expect(sheet.locator(".meant")).not_to_have_count(0)
     first = sheet.locator("#reading").inner_text()
     keys.press("n")
     expect(sheet.locator("#reading")).not_to_have_text(first)
@@ -232,11 +234,11 @@ def test_every_visible_word_is_chinese_then(browser: Browser, service: httpx.Cli
         expect(page.locator(".month")).to_have_count(12)
         page.get_by_text("得分的含义").click()
         page.locator(".result .open").first.click()
-        expect(page.locator(".line.meant")).not_to_have_count(0)
+        expect(page.locator("#lines .meant")).not_to_have_count(0)
         # Names, notes, keys of a keyboard and what is marked as English are as they are.
         visible = page.evaluate(
             """() => {
-                const own = 'bdi, kbd, code, mark, [lang=en], .snippet, .words, script, noscript, title';
+                const own = 'bdi, kbd, code, mark, [lang=en], .snippet, .words, .rendered, script, noscript, title';
                 const found = [];
                 const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
                 while (walk.nextNode()) {
@@ -288,15 +290,58 @@ def test_nothing_of_it_runs_and_all_of_it_can_be_read(settings: Settings, hostil
         expect(page.locator("#found")).to_contain_text("2026-01-05-⟨U+202E⟩gnp.md")
         for index in range(5):
             page.locator(".result .open").nth(index).click()
-            expect(page.locator(".line.meant mark").first).to_have_text("gateway")
+            expect(page.locator("#lines .meant mark").first).to_have_text("gateway")
             assert page.evaluate("document.querySelector('#text').scrollWidth") <= 400
             page.keyboard.press("Escape")
         page.locator("[data-date='2026-01-05']").click()
         expect(page.get_by_role("dialog").locator(".parts li")).to_have_count(2)
-        expect(page.locator(".line")).not_to_have_count(0)
+        expect(page.locator("#lines .rendered")).to_have_count(1)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         assert page.evaluate("window.hacked") is None
         assert page.locator("main img, main script, main style, aside img, dialog img").count() == 0
+
+
+#: A note whose Markdown would run scripts, load pictures and hang a tab, if a page let it.
+HOSTILE_MARKDOWN = """---
+title: gateway
+---
+# The [gateway](https://example.org/gateway "title") [*script*](javascript:window.hacked=5) <https://example.org/auto>
+
+![beacon](https://tracker.invalid/seen.png) ![inline](data:image/svg+xml,<svg/onload=alert(1)>) [note](other.md)
+<img src=https://tracker.invalid/x.png onerror="window.hacked=6"><a href="javascript:window.hacked=7">click</a>
+
+| port | of |
+|-----:|----|
+| 7373 | `gateway` |
+
+- [x] done
+"""
+
+
+def test_markdown_is_rendered_and_nothing_of_it_runs_or_loads(
+    settings: Settings, workspace: Path, browser: Browser
+) -> None:
+    notes = workspace / "memory"
+    (notes / "deep.md").write_text("gateway\n\n" + "> " * 5_000 + "basement\n", "utf-8")
+    (notes / "hostile.md").write_text(HOSTILE_MARKDOWN, "utf-8")
+    write_index(settings).close()
+    with running(settings) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open(query="gateway port hostile")
+        page.locator(".result .open", has_text="hostile.md").click()
+        note = page.locator(".rendered")
+        expect(note.get_by_role("heading", level=3)).to_contain_text("The gateway")
+        expect(note.get_by_role("cell", name="gateway")).to_be_visible()
+        expect(note).to_contain_text("☑ done")
+        links = note.get_by_role("link").evaluate_all("all => all.map((a) => [a.href, a.rel, a.target])")
+        addresses = ("https://example.org/gateway", "https://example.org/auto", "https://tracker.invalid/seen.png")
+        assert links == [[address, "noreferrer noopener", "_blank"] for address in addresses]
+        expect(note).to_contain_text('<img src=https://tracker.invalid/x.png onerror="window.hacked=6">')
+        assert note.locator("img, script, svg, style, [style]").count() == 0
+        assert page.evaluate("window.hacked") is None
+        # Below so many quotes markdown-it would leave the text out.
+        page.keyboard.press("Escape")
+        page.locator(".result .open", has_text="deep.md").click()
+        expect(page.locator(".line").nth(2)).to_contain_text("basement")
 
 
 # Daily notes
@@ -316,7 +361,7 @@ def test_days_with_notes_stand_out_gaps_are_seen_and_a_day_can_be_read(visit: Vi
     days.first.click()
     sheet = page.get_by_role("dialog", name="Friday, January 16, 2026")
     expect(sheet).to_contain_text("memory/2026-01-16-move.md")
-    expect(sheet.locator(".line").first).to_contain_text("# The move")
+    expect(sheet.get_by_role("heading", name="The move")).to_be_visible()
     expect(sheet.get_by_role("button", name="Previous")).to_be_disabled()
     sheet.get_by_role("button", name="Next").click()
     expect(page.get_by_role("dialog", name="Tuesday, January 20, 2026")).to_contain_text("我们决定周五迁移数据库。")
@@ -432,7 +477,7 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
         expect(page.locator("#agents .condition")).to_have_text("1 dead letter")
         expect(page.locator("#agents .facts").first).to_contain_text(re.compile(r"Behind since.*\(2 min\)"))
         page.locator("#letters .open").click()
-        expect(page.locator(".line").first).to_contain_text("A deployment failed at the gateway.")
+        expect(page.locator("#lines")).to_contain_text("A deployment failed at the gateway.")
         page.keyboard.press("Escape")
 
         health.waiting = Pending()

@@ -1,26 +1,35 @@
-// Reading: a sheet with the lines around a result, or with the notes of a day, and the way on from there.
+// Reading: a sheet with a note, or with the lines around a result, and the way on from there.
 
 import { announce, byId, make, named, show } from "./elements.js";
 import { marked } from "./highlight.js";
 import { Away, send } from "./service.js";
 import { onLanguage, sentence, t } from "./words.js";
 
-/** Lines before a result, lines of a page, and pages that are asked for to fill a gap of long lines. */
-const BEFORE = 8;
-const PAGE = 60;
+/** Lines before a passage, lines of a page, and pages that are fetched at most to fill a gap of long lines. */
+const BEFORE = 60;
+const PAGE = 120;
 const FILLING = 20;
+const MARKDOWN = /\.(?:md|markdown)$/i;
 
-/** What is read: {agent, path, first?, last?, terms?, heading?, parts?, previous?, next?}, and the lines so far. */
+/** The place that is read: {agent, path, title?, source?, first?, last?, terms?, heading?, parts?, previous?, next?}, and its lines so far. */
 let place = null;
 let pages = [];
 let opener = null;
 let round = 0;
+/** The module that renders notes, once it is there, and if they are shown as written instead. */
+let markdown;
+let asWritten = false;
 
 export function startReader() {
   const sheet = byId("reader");
   byId("close").addEventListener("click", () => sheet.close());
   byId("previous").addEventListener("click", () => go("previous"));
   byId("next").addEventListener("click", () => go("next"));
+  byId("written").addEventListener("click", () => {
+    asWritten = !asWritten;
+    render();
+    toBest();
+  });
   sheet.addEventListener("click", (event) => {
     if (event.target === sheet) sheet.close(); // beside the sheet
   });
@@ -57,26 +66,49 @@ async function enter(where) {
   pages = [];
   render();
   show(byId("lines"), make("p", { className: "faint" }, t("reading")));
-  const from = where.first === undefined ? 1 : Math.max(1, where.first - BEFORE);
-  const lines = where.last === undefined ? PAGE : where.last - from + PAGE / 2;
-  const page = await fetchPage(from, Math.max(PAGE, lines));
-  if (!page) return;
-  pages = [page];
+  // Most of the page is there without the renderer; if it cannot be had, notes are shown as written.
+  markdown ??= await import("./markdown.js").catch(() => undefined);
+  if (where !== place) return;
+  const { first = 1, last = 1 } = where;
+  const from = Math.max(1, first - BEFORE);
+  let fetched = await fetchPages(from, Math.max(from + PAGE, last + PAGE / 2));
+  // Long lines may have taken all the pages.
+  if (fetched && lastOf(fetched.at(-1)) < first && fetched.at(-1).nextFrom) fetched = await fetchPages(first, first + PAGE);
+  if (!fetched) return;
+  pages = fetched;
   render();
-  const best = bestLine();
+  toBest();
+  const end = pages.at(-1);
+  announce(named(where.path), `: ${t("linesOf", pages[0].from, lastOf(end), end.totalLines)}`);
+}
+
+function toBest() {
+  const best = bestBlock();
   if (best) best.scrollIntoView({ block: "center" });
   else byId("text").scrollTop = 0;
-  announce(named(where.path), `: ${t("linesOf", page.from, lastOf(page), page.totalLines)}`);
 }
 
-/** Of the lines that were meant, the one where most was found. */
-function bestLine() {
-  const marks = (line) => line.querySelectorAll("mark").length;
+/** Of the lines or blocks of the passage, the one where most words matched. */
+function bestBlock() {
+  const marks = (block) => block.querySelectorAll("mark").length;
   const meant = [...byId("lines").querySelectorAll(".meant")];
-  return meant.reduce((best, line) => (best && marks(best) >= marks(line) ? best : line), undefined);
+  return meant.reduce((best, block) => (best && marks(best) >= marks(block) ? best : block), undefined);
 }
 
-/** One page, or undefined: then somebody went elsewhere, or the reason is shown. */
+/** The pages from one line up to another, or undefined: then the reader went elsewhere, or the reason is shown. */
+async function fetchPages(from, end) {
+  const fetched = [];
+  // A page holds so many characters at most: long lines may take several.
+  for (let next = from; next !== undefined && next < end && fetched.length < FILLING; ) {
+    const page = await fetchPage(next, end - next);
+    if (!page) return undefined;
+    fetched.push(page);
+    next = page.nextFrom;
+  }
+  return fetched;
+}
+
+/** One page, or undefined as in `fetchPages`. */
 async function fetchPage(from, lines) {
   const mine = ++round;
   const { agent, path } = place;
@@ -105,16 +137,10 @@ async function readOn() {
 async function readBefore() {
   const before = pages[0].from;
   const from = Math.max(1, before - PAGE);
-  const found = [];
-  // A page holds so many characters at most: long lines may take several.
-  for (let next = from; next !== undefined && next < before && found.length < FILLING; ) {
-    const page = await fetchPage(next, before - next);
-    if (!page) return;
-    found.push(page);
-    next = page.nextFrom;
-  }
+  const fetched = await fetchPages(from, before);
+  if (!fetched) return;
   const height = byId("text").scrollHeight;
-  pages.unshift(...found);
+  pages.unshift(...fetched);
   render();
   // What was read stays where it was.
   byId("text").scrollTop += byId("text").scrollHeight - height;
@@ -127,26 +153,45 @@ function focusOn(name) {
 }
 
 function render() {
-  show(byId("reading"), place.heading ? place.heading() : named(place.path));
+  const heading = place.heading?.() ?? place.title;
+  show(byId("reading"), heading ? named(heading) : named(place.path));
   byId("previous").hidden = byId("next").hidden = !place.previous && !place.next;
   byId("previous").disabled = !place.previous;
   byId("next").disabled = !place.next;
   renderParts();
+  const note = asWritten ? undefined : renderedNote();
+  byId("written").hidden = !isNote() || pages.length === 0 || (!note && !asWritten);
+  byId("written").setAttribute("aria-pressed", String(asWritten));
   if (pages.length === 0) {
     show(byId("extent"));
     return;
   }
   const [first, last] = [pages[0], pages.at(-1)];
-  const extent = [place.heading ? named(place.path) : null, first.totalLines ? t("linesOf", first.from, lastOf(last), first.totalLines) : null];
+  const extent = [heading ? named(place.path) : null, first.totalLines ? t("linesOf", first.from, lastOf(last), first.totalLines) : null];
   show(byId("extent"), ...extent.filter(Boolean).flatMap((part, index) => (index ? [" · ", part] : [part])));
   const warnings = pages.flatMap((page) => [page.error, page.warning]).filter(Boolean);
   show(
     byId("lines"),
     ...warnings.map((text) => make("div", { className: "notice warn" }, sentence(text))),
     first.from > 1 ? step("earlier", readBefore) : null,
-    ...pages.map(pageLines),
+    ...(note ? [note] : pages.map(pageLines)),
     last.nextFrom !== undefined ? step("later", readOn) : make("p", { className: "faint edge" }, t(first.totalLines ? "end" : "empty")),
   );
+}
+
+const isNote = () => place.source !== "sessions" && MARKDOWN.test(place.path);
+
+/** Lines of a page, undefined where it is not known which they are: an index keeps none of a file that is gone. */
+const linesOf = (page) => {
+  const texts = page.lines === 0 ? [] : page.text.split("\n");
+  return texts.length === page.lines ? texts : undefined;
+};
+
+/** The note as its Markdown means it; undefined where it can only be shown as written. */
+function renderedNote() {
+  const texts = pages.map(linesOf);
+  if (!markdown || !isNote() || pages.length === 0 || texts.includes(undefined)) return undefined;
+  return markdown.rendered(texts.flat().join("\n"), { ...place, from: pages[0].from });
 }
 
 function step(name, action) {
@@ -154,12 +199,10 @@ function step(name, action) {
 }
 
 function pageLines(page, index) {
-  const texts = page.text.split("\n");
-  // What an index kept of a file that is gone has no lines of its own.
-  const numbered = texts.length === page.lines;
+  const numbered = linesOf(page) !== undefined;
   const box = make("div", { className: "page", data: { page: index } });
   if (page.lines === 0) return box;
-  texts.forEach((text, offset) => {
+  page.text.split("\n").forEach((text, offset) => {
     const line = page.from + offset;
     const meant = numbered && place.first !== undefined && line >= place.first && line <= place.last;
     box.append(

@@ -89,6 +89,8 @@ export const en = {
   empty: "There is no text here.",
   previous: "Previous",
   next: "Next",
+  asWritten: "As written",
+  picture: "picture",
   allNotes: (n) => `Show all ${n} notes of this day`,
   notesOfDay: "Notes of this day",
 

@@ -88,6 +88,8 @@ export const zh = {
   empty: "这里没有文字。",
   previous: "上一个",
   next: "下一个",
+  asWritten: "原文",
+  picture: "图片",
   allNotes: (n) => `显示当天全部 ${n} 篇笔记`,
   notesOfDay: "当天的笔记",
 
