@@ -39,6 +39,7 @@ _GROUPS = {
         "status": "Compare files, index and queue, and list the conditions.",
     },
     "Connect": {
+        "connect": "Connect Claude Code, Codex and other programs to this memory.",
         "discover": "List agents, notes and transcripts here; write settings.",
         "mcp": "Serve the memory tools over MCP, on standard input and output.",
         "hook": "Take hooks of Claude Code, Codex or OpenClaw; install them.",

@@ -8,17 +8,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
 from memory.status.condition_texts import counted
 from recalld.discover import machine
-from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, settings_file
+from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, check_settings, settings_file
 from recalld.invocation import Invocation, examples, json_option, pass_unchecked_invocation, to_type
 from recalld.runs.status import size
-from recalld.settings.load import config_to_write, load, program_folders
+from recalld.settings.load import config_to_write, program_folders
 from recalld.settings.replacement import kept_in, replace_file
 from recalld.terminal_text import fields, print_answer, printable_name
 from schemas.errors import UserError
@@ -104,11 +103,7 @@ def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tu
         file = config_to_write(invocation.config, home=invocation.home)
     else:
         file = Path(target).expanduser().absolute()
-    # Loaded before anything is replaced by them.
-    with TemporaryDirectory(prefix="recalld-") as folder:
-        draft = Path(folder) / "recalld.toml"
-        draft.write_text(text, encoding="utf-8")
-        load(config=str(draft), home=folder, environment={})
+    check_settings(text)  # before anything is replaced by them
     try:
         before = file.read_bytes() if file.exists() else None
         if before is not None and not force:

@@ -46,24 +46,21 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
     """Write the hooks into a program's settings, after showing the changed lines.
 
     claude-code: settings.json in ~/.claude or CLAUDE_CONFIG_DIR. codex: hooks.json in ~/.codex or CODEX_HOME.
-    openclaw: only prints the files of a hook and where they belong. A settings file is written anew with an
-    indentation of two spaces; a copy of it stays beside it. A file with comments is left alone.
+    openclaw: only prints the files of a hook and where they belong. A settings file keeps its
+    content and indentation; a copy of it stays beside it. A file with comments is left alone.
     With context.injection.enabled, prompts of Claude Code and Codex wait for what memory knows about them.
     """
-    from recalld.hooks.installation import change_hooks
+    from recalld.connect.programs import words_for_program
+    from recalld.hooks.installation import change_hooks, waiting_events
     from recalld.settings.load import program_folders
 
-    command = _hook_command(invocation, program)
+    command = shlex.join(words_for_program(invocation, "hook", program))
     folders = program_folders()
     if program == "openclaw":
         _show_openclaw(folders.openclaw[0] / "hooks" / "recalld", command)
         return
     file = Path(settings).expanduser().absolute() if settings else folders.hook_files[program]
-    contexts = [agent.context for agent in invocation.settings.agents]
-    waiting = ["SessionStart", "UserPromptSubmit"] if any(context.injection.enabled for context in contexts) else []
-    if any(context.session_notes.enabled for context in contexts):
-        # `claude -p` tells no end of a session while a hook still runs beside it.
-        waiting.append("Stop")
+    waiting = waiting_events([agent.context for agent in invocation.settings.agents])
     changed = change_hooks(file, program, command, removing=removing, agreed=yes, waiting=waiting)
     if changed and program == "codex" and not removing:
         click.echo(
@@ -79,22 +76,6 @@ def _show_openclaw(folder: Path, command: str) -> None:
         click.secho(f"# {folder / name}", bold=True)
         click.echo(content)
     click.echo("Write these two files, then run `openclaw hooks enable recalld` and restart its gateway.")
-
-
-def _hook_command(invocation: Invocation, program: str) -> str:
-    """Return `recalld hook <program>` with absolute paths, and with the options that its home and settings need."""
-    from recalld.settings.load import find_home
-    from recalld.up.supervisor import lasting_command
-
-    words = [*lasting_command(), "hook", program]
-    home = invocation.home_path
-    # The program that calls us may have another environment than this shell.
-    if home != find_home(environment={}):
-        words += ["--home", str(home)]
-    words += invocation.config_option()
-    if invocation.agent is not None:
-        words += ["--agent", invocation.agent]
-    return shlex.join(words)
 
 
 @click.command("emit", epilog=examples("recalld emit reconcile", "recalld emit changed MEMORY.md"))

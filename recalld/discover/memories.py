@@ -9,12 +9,14 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.session_database import is_of_rows
 from memory.status.condition_texts import what_happened
 from recalld.settings.keys import agent_keys, dotted, top_level_keys
+from recalld.settings.load import load
 from schemas.conditions import ConditionCode
 from schemas.documents import FileStat
 from schemas.settings import AgentSettings
@@ -22,7 +24,7 @@ from schemas.settings import AgentSettings
 _MAX_NAME_CHARS = 40
 
 _TITLE = """\
-# Settings of recalld, written by `recalld discover`. `recalld config show` says what holds;
+# Settings of recalld, written by `recalld discover` or `recalld connect`. `recalld config show` says what holds;
 # docs/settings.md lists every key with its default.
 """
 
@@ -108,14 +110,17 @@ class Discovery:
     problems: tuple[str, ...] = ()
 
 
-def with_unique_names(memories: Iterable[DiscoveredMemory]) -> tuple[DiscoveredMemory, ...]:
-    """Return the memories, each with a name that is an agent's id. Of equal names the first stays as it is."""
+def with_unique_names(
+    memories: Iterable[DiscoveredMemory], *, reserved: Iterable[str] = ()
+) -> tuple[DiscoveredMemory, ...]:
+    """Return the memories, each with a free name that is an agent's id. Of equal names the first stays as it is."""
+    reserved_names = {name.lower() for name in reserved}
     by_name: dict[str, DiscoveredMemory] = {}
     for memory in memories:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", memory.name).strip("-._")[:_MAX_NAME_CHARS].rstrip("-._")
         plain = plain or memory.program
-        names = (plain, *(f"{plain}-{number}" for number in range(2, len(by_name) + 3)))
-        name = next(name for name in names if name.lower() not in by_name)
+        names = (plain, *(f"{plain}-{number}" for number in range(2, len(by_name) + len(reserved_names) + 3)))
+        name = next(name for name in names if name.lower() not in by_name.keys() | reserved_names)
         by_name[name.lower()] = replace(memory, name=name)
     return tuple(by_name.values())
 
@@ -135,16 +140,27 @@ def settings_file(picked: Iterable[DiscoveredMemory]) -> str:
     shared: dict[str, Any] = {}
     for memory in agents:
         shared = {**dotted(memory.shared), **shared}
-    text = [_TITLE, "\n" if shared else "", *_lines(shared)]
+    return "".join([_TITLE, "\n" if shared else "", *_lines(shared), *agent_tables(agents)])
+
+
+def check_settings(text: str) -> None:
+    """Raise UserError if a text is not a valid settings file."""
+    with TemporaryDirectory(prefix="recalld-") as folder:
+        draft = Path(folder) / "recalld.toml"
+        draft.write_text(text, encoding="utf-8")
+        load(config=str(draft), home=folder, environment={})
+
+
+def agent_tables(memories: Iterable[DiscoveredMemory]) -> Iterator[str]:
+    """Yield the lines of each agent, an empty one first. A remark on several memories is written once."""
     written_remarks: set[str] = set()
-    for memory in agents:
-        text.append(f"\n# {_comment(memory.title)}\n")
+    for memory in memories:
+        text = [f"\n# {_comment(memory.title)}\n"]
         text += [f"# Note: {_comment(remark)}\n" for remark in memory.remarks if remark not in written_remarks]
         written_remarks.update(memory.remarks)
         sessions = {"sessions": memory.sessions} if memory.sessions else {}
         settings = {"id": memory.name, "workspace": str(memory.workspace), **sessions, **dotted(memory.settings)}
-        text += ["[[agents]]\n", *_lines(settings)]
-    return "".join(text)
+        yield "".join([*text, "[[agents]]\n", *_lines(settings)])
 
 
 def _lines(values: Mapping[str, Any]) -> Iterator[str]:

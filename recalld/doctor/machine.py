@@ -25,7 +25,7 @@ from memory.store.sqlite.connection import load_sqlite_vec
 from producers.hook_events import OPENCLAW_EVENTS
 from recalld.discover.openclaw import is_hook_enabled
 from recalld.doctor.finding import Finding, Level
-from recalld.hooks.installation import is_ours, spawned
+from recalld.hooks.installation import our_commands, spawned
 from recalld.runs.status import size
 from recalld.settings.program_folders import ProgramFolders
 from recalld.wiring import BrokerSide
@@ -178,9 +178,8 @@ def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
     """Yield a finding on each program that has hooks of recalld."""
     for program, file in folders.hook_files.items():
         try:
-            hooks = json.loads(file.read_text("utf-8-sig")).get("hooks", {})
-            handlers = [handler for groups in hooks.values() for group in groups for handler in group.get("hooks", [])]
-            programs = [shlex.split(handler["command"])[0] for handler in handlers if is_ours(handler, program)]
+            commands = our_commands(json.loads(file.read_text("utf-8-sig")), program)
+            programs = [shlex.split(command)[0] for command in commands]
         except FileNotFoundError:
             continue
         except (OSError, ValueError, AttributeError, TypeError, IndexError, RecursionError):

@@ -8,7 +8,6 @@ developers.openai.com/codex/hooks). OpenClaw's hook is a folder with two files, 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -19,8 +18,9 @@ from typing import Any
 import click
 
 from producers.hook_events import OPENCLAW_EVENTS
-from recalld.settings.replacement import kept_in, replace_file
+from recalld.settings.replacement import JsonSettings, kept_in
 from schemas.errors import UserError
+from schemas.settings import Context
 
 #: Program -> its events that call us, and seconds that it gives a hook.
 _EVENTS = {
@@ -81,47 +81,63 @@ def is_ours(handler: object, program: str) -> bool:
     return isinstance(command, str) and bool(re.search(pattern, command))
 
 
+def our_commands(settings: Mapping[str, Any], program: str) -> list[str]:
+    """Return the command of each handler of ours. Settings of another shape raise TypeError and the like."""
+    groups = [group for groups in settings.get("hooks", {}).values() for group in groups]
+    handlers = [handler for group in groups for handler in group.get("hooks", [])]
+    return [handler["command"] for handler in handlers if is_ours(handler, program)]
+
+
+def waiting_events(contexts: Collection[Context]) -> list[str]:
+    """Return the events at which a program waits for recalld, by the context settings of all agents."""
+    waiting = ["SessionStart", "UserPromptSubmit"] if any(context.injection.enabled for context in contexts) else []
+    if any(context.session_notes.enabled for context in contexts):
+        # `claude -p` tells no end of a session while a hook still runs beside it.
+        waiting.append("Stop")
+    return waiting
+
+
 def change_hooks(
     file: Path, program: str, command: str, *, removing: bool, agreed: bool, waiting: Collection[str] = ()
 ) -> bool:
     """Install the hooks of `command`, or remove those of any recalld. Return True if the file was changed.
 
-    The rest of the file keeps its content and gets an indentation of two spaces; a copy keeps the file as it was.
+    The rest of the file keeps its content and its indentation; a copy keeps the file as it was.
 
     Raises:
         UserError: the file cannot be read as JSON or written; exit code 2 where no user can be asked.
     """
-    target = Path(os.path.realpath(file))  # a link stays a link
-    try:
-        before = target.read_bytes() if target.exists() else None
-        settings = json.loads((before or b"{}").decode("utf-8-sig").strip() or "{}")
-        changed = with_hooks(settings, program, None if removing else command, waiting=waiting)
-        text = json.dumps(changed, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{file} is not a plain JSON object ({error}); comments would be lost, so nothing was changed: mend it, or "
-            "name another with --settings"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror})") from None
-    if changed == settings:
+    settings, changed = hooks_changed(file, program, None if removing else command, waiting=waiting)
+    if changed == settings.tree:
         click.echo(f"{file}: {'no hooks of recalld are there' if removing else 'the hooks are there already'}")
         return False
-    events = ", ".join(dict.fromkeys((*_EVENTS[program][0], *waiting)))
-    click.echo(f"- {file}: hooks of recalld" if removing else f"+ {file}: hooks at {events} call {command}")
+    click.echo(f"- {file}: hooks of recalld" if removing else f"+ {file}: {hooks_at(program, command, waiting)}")
     if not agreed and not sys.stdin.isatty():
         raise UserError(f"{file} was not changed: say --yes to write what is shown", exit_code=2)
     if not agreed and not click.confirm(f"Write this to {file}?", default=False):
         raise UserError("nothing was changed")
-    try:
-        if (target.read_bytes() if target.exists() else None) != before:
-            raise UserError(f"{file} was changed by another program meanwhile; nothing was written, try again")
-        # Half a character, which UTF-8 does not have, is written as an escape.
-        copy = replace_file(target, text.encode("utf-8", "backslashreplace"), before=before)
-    except OSError as error:
-        raise UserError(f"{file} cannot be written ({error.strerror}); nothing was changed") from None
-    click.echo(f"{file} is written{kept_in(copy)}")
+    click.echo(f"{file} is written{kept_in(settings.replace(changed))}")
     return True
+
+
+def hooks_changed(
+    file: Path, program: str, command: str | None, *, waiting: Collection[str] = ()
+) -> tuple[JsonSettings, dict[str, Any]]:
+    """Return a settings file as it is, and its content with the hooks of `command`; None removes those of any recalld.
+
+    Raises:
+        UserError: the file cannot be read, or not be written anew without loss.
+    """
+    settings = JsonSettings.read(file)
+    try:
+        return settings, with_hooks(settings.tree, program, command, waiting=waiting)
+    except ValueError as error:
+        raise UserError(f"{file} was left as it is: {error}") from None
+
+
+def hooks_at(program: str, command: str, waiting: Collection[str] = ()) -> str:
+    """Return the description of a program's hooks that call `command`."""
+    return f"hooks at {', '.join(dict.fromkeys((*_EVENTS[program][0], *waiting)))} call {command}"
 
 
 # OpenClaw's hook

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from recalld.settings.places import absolute
@@ -31,7 +32,7 @@ class ProgramFolders:
 
     `openclaw`: its state folders, the one it uses now first. `openclaw_config`: its settings file where that was moved.
     `basic_memory`, `qmd`: their settings files. `obsidian`: its lists of vaults; `vault_places`: folders that hold
-    vaults, or are vaults.
+    vaults, or are vaults. `server_files`: settings files that list MCP servers for all projects, by program.
     """
 
     claude_code: Path
@@ -47,6 +48,7 @@ class ProgramFolders:
     qmd: Path | None = None
     obsidian: tuple[Path, ...] = ()
     vault_places: tuple[Path, ...] = ()
+    server_files: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def hook_files(self) -> dict[str, Path]:
@@ -75,4 +77,26 @@ class ProgramFolders:
                 Path(absolute(f"{folder}/obsidian/obsidian.json")) for folder in (config_home, *_OBSIDIAN_FOLDERS)
             ),
             vault_places=tuple(Path(absolute(folder)) for folder in _VAULT_PLACES),
+            server_files={name: Path(absolute(file)) for name, file in _server_files(environment, config_home).items()},
         )
+
+
+def _server_files(environment: Mapping[str, str], config_home: str) -> dict[str, str]:
+    """Return the settings files with MCP servers.
+
+    As in Claude Code 2.1, Codex 0.171, OpenClaw 2026.9, Gemini CLI 0.61, OpenCode 1.18, and in the manuals of Cursor,
+    VS Code and Windsurf of November 2026.
+    """
+    code = "~/Library/Application Support" if sys.platform == "darwin" else config_home
+    opencode = [f"{config_home}/opencode/{name}" for name in ("opencode.jsonc", "opencode.json")]
+    state = environment.get("OPENCLAW_STATE_DIR") or "~/.openclaw"
+    return {
+        "claude-code": f"{environment.get('CLAUDE_CONFIG_DIR') or '~'}/.claude.json",
+        "codex": f"{environment.get('CODEX_HOME') or '~/.codex'}/config.toml",
+        "openclaw": environment.get("OPENCLAW_CONFIG_PATH") or f"{state}/openclaw.json",
+        "cursor": "~/.cursor/mcp.json",
+        "gemini": f"{environment.get('GEMINI_CLI_HOME') or '~'}/.gemini/settings.json",
+        "vscode": f"{code}/Code/User/mcp.json",
+        "windsurf": "~/.codeium/windsurf/mcp_config.json",
+        "opencode": next((file for file in opencode if Path(absolute(file)).exists()), opencode[1]),
+    }

@@ -157,14 +157,14 @@ def test_installing_shows_and_asks_first_and_changes_nothing_else_but_formatting
     after = file.read_text()
     hooks = json.loads(after)["hooks"]
     assert set(hooks) == {"SessionStart", "PreCompact", "PostCompact", "Stop", "SessionEnd"}
-    assert after == json.dumps({**json.loads(before), "hooks": hooks}, indent=2) + "\n"
+    assert after == json.dumps({**json.loads(before), "hooks": hooks}, indent=3) + "\n"
     (copy,) = real.parent.glob("settings.json.before-recalld-*")
     assert (file.is_symlink(), copy.read_text(), copy.stat().st_mode) == (True, before, file.stat().st_mode)
 
     assert "there already" in install("--yes").stdout
     assert file.read_text() == after
     assert install("--yes", "--remove").returncode == 0
-    assert file.read_text() == json.dumps(json.loads(before), indent=2) + "\n"
+    assert file.read_text() == json.dumps(json.loads(before), indent=3) + "\n"
 
 
 def test_installed_commands_work_from_anywhere(home: Path, config: Path, tmp_path: Path) -> None:

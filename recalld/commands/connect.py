@@ -1,0 +1,185 @@
+"""`recalld connect`: programs that search this memory, with their own notes and transcripts in it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from recalld.client.address import running_service
+from recalld.connect.connections import Plan, plan_agents, plan_hooks, plan_removal, plan_server, recorded_pieces
+from recalld.connect.programs import PROGRAMS, is_installed, registered_entry, served_tools, words_for_program, words_of
+from recalld.discover import machine
+from recalld.discover.memories import DiscoveredMemory, with_unique_names
+from recalld.hooks.installation import waiting_events
+from recalld.invocation import Invocation, examples, json_option, pass_invocation, to_type
+from recalld.settings.load import config_to_write, program_folders, remembered_workspaces
+from recalld.terminal_text import print_answer, printable_name
+from schemas.errors import UserError
+from schemas.settings import AgentSettings
+
+
+@click.command(
+    "connect",
+    epilog=examples("recalld connect", "recalld connect claude-code codex", "recalld connect --remove cursor"),
+)
+@click.option("--all-agents", is_flag=True, help="Give the programs the memory of all agents, wherever they run.")
+@click.option("--no-hooks", is_flag=True, help="Install no hooks in Claude Code and Codex.")
+@click.option("--remove", "removing", is_flag=True, help="Take out what connect put in; without PROGRAM everywhere.")
+@click.option("--yes", is_flag=True, help="Write without asking.")
+@json_option
+@click.argument("programs", nargs=-1, metavar="[PROGRAM]...", type=click.Choice(list(PROGRAMS)))
+@pass_invocation
+def connect(
+    invocation: Invocation,
+    *,
+    all_agents: bool,
+    no_hooks: bool,
+    removing: bool,
+    yes: bool,
+    as_json: bool,
+    programs: tuple[str, ...],
+) -> int:
+    """Connect programs to this memory; without PROGRAM, list which are installed and connected.
+
+    PROGRAM is claude-code, codex, openclaw, cursor, gemini, vscode, windsurf or opencode. `recalld mcp` becomes its MCP
+    server, once for all projects, and its notes and transcripts become agents in the settings, behind those that are
+    there. Claude Code and Codex get hooks. Every change is shown first, and the connection is tested at the end. The
+    same command later adds what is new. A file whose comments would be lost is left alone, and the lines to paste are
+    shown. --remove leaves the agents in the settings.
+    """
+    names = list(dict.fromkeys(programs))
+    if not names and not removing:
+        listing = list(_listing(invocation))
+        print_answer({"programs": listing}, _listing_lines(listing), as_json=as_json)
+        return 0
+    words = words_for_program(invocation, "mcp", *(["--all-agents"] if all_agents else []))
+    if removing:
+        plan = plan_removal(invocation.home_path, names or None)
+    else:
+        plan = _plan(invocation, names, words, with_hooks=not no_hooks)
+    for line in (*(change.line for change in plan.changes), *plan.remarks):
+        click.echo("\n".join(map(printable_name, line.split("\n"))), err=as_json)
+    if plan.changes and not yes and not sys.stdin.isatty():
+        raise UserError("nothing was changed: say --yes to write what is shown", exit_code=2)
+    if plan.changes and not yes and not click.confirm("Make these changes?", default=False, err=as_json):
+        raise UserError("nothing was changed")
+    sentences = []
+    for sentence in plan.carry_out(invocation.home_path):
+        sentences.append(sentence)
+        click.echo(printable_name(sentence), err=as_json)
+    if not plan.changes:
+        click.echo("nothing to take out" if removing else "nothing to change", err=as_json)
+    answer: dict[str, Any] = {"changes": sentences, "remarks": plan.remarks, "connected": []}
+    steps: list[str] = []
+    if not removing:
+        answer["connected"] = [name for name in names if _present_words(name) == words]
+        if answer["connected"]:
+            steps = [f"tested: `{shlex.join(words)}` serves {', '.join(served_tools(words))}"]
+        steps += _next_steps(invocation, answer["connected"], plan)
+    print_answer(answer, steps, as_json=as_json)
+    return 0 if removing or len(answer["connected"]) == len(names) else 1
+
+
+def _plan(invocation: Invocation, names: Sequence[str], words: Sequence[str], *, with_hooks: bool) -> Plan:
+    plan, folders, recorded = Plan(), program_folders(), recorded_pieces(invocation.home_path)
+    waiting = waiting_events([agent.context for agent in invocation.settings.agents])
+    for name in names:
+        plan_server(name, folders.server_files[name], words, recorded, plan)
+        if with_hooks and name in folders.hook_files:
+            command = shlex.join(words_for_program(invocation, "hook", name))
+            plan_hooks(name, folders.hook_files[name], command, waiting, recorded, plan)
+    discovery = machine.discover(folders, Path.cwd(), programs={PROGRAMS[name].memories for name in names})
+    if memories := _new_agents(invocation, discovery.memories, plan):
+        plan_agents(memories, config_to_write(invocation.config, home=invocation.home), plan)
+    return plan
+
+
+def _new_agents(invocation: Invocation, memories: Iterable[DiscoveredMemory], plan: Plan) -> list[DiscoveredMemory]:
+    """Return the memories that are no agent's yet, each with a free id.
+
+    The settings do not hold remembered workspaces: such an agent keeps its id there.
+    """
+    remembered = {} if invocation.loaded.config else remembered_workspaces(invocation.home_path)
+    ids = {os.path.realpath(workspace): agent for agent, workspace in remembered.items()}
+    agents = [agent for agent in invocation.settings.agents if agent.id not in remembered]
+    unnamed, renamed = [], []
+    for memory in memories:
+        workspace = os.path.realpath(memory.workspace)
+        indexes_all = [agent for agent in agents if memory.sessions and _has_sessions(agent, memory)]
+        same_workspace = [agent for agent in agents if os.path.realpath(agent.workspace) == workspace]
+        if same_workspace and memory.sessions and not indexes_all:
+            listed = ", ".join(f'"{folder}"' for folder in memory.sessions)
+            agent_id = same_workspace[0].id
+            plan.remarks.append(
+                f"agent {agent_id} has {workspace} already; its conversations come with sessions = [{listed}]"
+            )
+        elif workspace in ids:
+            renamed.append(replace(memory, name=ids.pop(workspace)))
+        elif not same_workspace and not indexes_all:
+            unnamed.append(memory)
+    ids_in_use = [*remembered, *(agent.id for agent in agents)]
+    return [*renamed, *with_unique_names(unnamed, reserved=ids_in_use)]
+
+
+def _has_sessions(agent: AgentSettings, memory: DiscoveredMemory) -> bool:
+    folders = [os.path.realpath(folder) for folder in agent.sessions]
+    sessions = [Path(os.path.realpath(session)) for session in memory.sessions]
+    return all(any(session.is_relative_to(folder) for folder in folders) for session in sessions)
+
+
+def _present_words(name: str) -> list[str]:
+    try:
+        return words_of(registered_entry(PROGRAMS[name], program_folders().server_files[name]))
+    except UserError:
+        return []
+
+
+def _next_steps(invocation: Invocation, connected: Sequence[str], plan: Plan) -> Iterator[str]:
+    yield from (f"next: {PROGRAMS[name].next_step}" for name in connected)
+    if any(change.adds and (change.adds.program, change.adds.kind) == ("codex", "hooks") for change in plan.changes):
+        yield "next: Codex runs the hooks when you have trusted them: /hooks in Codex"
+    if running_service(invocation.home_path) is None:
+        yield to_type("next: `recalld up` indexes everything and keeps it fresh")
+    elif plan.changes:
+        yield to_type("next: restart `recalld up` if agents are new")
+
+
+# The list
+
+
+def _listing(invocation: Invocation) -> Iterator[dict[str, Any]]:
+    recorded = {
+        (piece.program, piece.file) for piece in recorded_pieces(invocation.home_path) if piece.kind == "server"
+    }
+    for name, program in PROGRAMS.items():
+        file = program_folders().server_files[name]
+        try:
+            entry, problem = registered_entry(program, file), None
+        except UserError as error:
+            entry, problem = None, str(error)
+        yield {
+            "name": name,
+            "title": program.title,
+            "installed": is_installed(program, file),
+            "connected": entry is not None,
+            "byConnect": entry is not None and (name, str(file)) in recorded,
+            "command": words_of(entry),
+            "settings": str(file),
+            "problem": problem,
+        }
+
+
+def _listing_lines(listing: Iterable[dict[str, Any]]) -> Iterator[str]:
+    for row in listing:
+        state = "not connected" if row["installed"] else "not installed"
+        if row["connected"]:
+            state = f"connected{'' if row['byConnect'] else ', not by connect'}: {shlex.join(row['command'])}"
+        yield click.style(row["name"].ljust(12), bold=True) + printable_name(row["problem"] or state)
+    yield to_type("`recalld connect PROGRAM` connects one, after showing every change.")

@@ -1,0 +1,269 @@
+"""Connections of programs to this memory: the plans that a user agrees to, and the record of their pieces.
+
+`<home>/connections.json` lists every piece that `recalld connect` put into a program's settings. A piece is recorded
+before it is written and forgotten after it is removed, so `--remove` takes out these and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from memory.http.whole_files import write_whole
+from recalld.connect.programs import (
+    PROGRAMS,
+    SERVER,
+    block_to_paste,
+    check_writable,
+    registered_entry,
+    remove_entry,
+    words_of,
+    write_entry,
+)
+from recalld.discover.memories import DiscoveredMemory, agent_tables, check_settings, settings_file
+from recalld.hooks.installation import hooks_at, hooks_changed, our_commands
+from recalld.settings.keys import dotted
+from recalld.settings.replacement import kept_in, replace_unchanged
+from schemas.errors import UserError
+
+#: File of a home with the pieces in other programs' settings.
+RECORD = "connections.json"
+
+#: Agents that a plan names; it counts the foreign_commands.
+_SHOWN_AGENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Piece in one settings file of a program: its server, or its hooks. `words` is the command of either.
+
+    `new_file`: the file was made for it.
+    """
+
+    program: str
+    kind: Literal["server", "hooks"]
+    file: str
+    words: tuple[str, ...]
+    new_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change to one file. `line` is shown before the user agrees; `apply` returns the sentence after it."""
+
+    line: str
+    apply: Callable[[], str]
+    adds: Piece | None = None
+    drops: Piece | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Changes in their order, and sentences about everything that stays as it is.
+
+    `released` are recorded pieces that are gone, or that another hand has changed.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    released: list[Piece] = field(default_factory=list)
+
+    def carry_out(self, home: Path) -> Iterator[str]:
+        """Make and record the changes, and yield a sentence on each. Raise UserError at the first that fails."""
+        for change in self.changes:
+            _record(home, adds=change.adds)
+            yield change.apply()
+            _record(home, drops=change.drops)
+        for piece in self.released:
+            _record(home, drops=piece)
+
+
+def recorded_pieces(home: Path) -> tuple[Piece, ...]:
+    """Return all pieces in programs' settings, in the order in which they came.
+
+    Raises:
+        UserError: the record cannot be read.
+    """
+    file = home / RECORD
+    try:
+        pieces = json.loads(file.read_bytes())["pieces"]
+        return tuple(Piece(**{**piece, "words": tuple(piece["words"])}) for piece in pieces)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror})") from None
+    except (ValueError, LookupError, TypeError):
+        raise UserError(f"{file} is damaged; delete it, and take recalld out of the programs by hand") from None
+
+
+def _record(home: Path, *, adds: Piece | None = None, drops: Piece | None = None) -> None:
+    if adds is None and drops is None:
+        return
+    file = home / RECORD
+    pieces = {(piece.program, piece.kind, piece.file): piece for piece in recorded_pieces(home)}
+    if drops is not None:
+        pieces.pop((drops.program, drops.kind, drops.file), None)
+    if adds is not None:
+        pieces[adds.program, adds.kind, adds.file] = adds
+    content = json.dumps({"pieces": [asdict(piece) for piece in pieces.values()]}, indent=2)
+    try:
+        if pieces:
+            write_whole(file, content.encode() + b"\n")
+        else:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{file} cannot be written ({error.strerror})") from None
+
+
+def _ours(recorded: Collection[Piece], program: str, kind: str, file: Path) -> Piece | None:
+    place = (program, kind, str(file))
+    return next((piece for piece in recorded if (piece.program, piece.kind, piece.file) == place), None)
+
+
+def plan_server(name: str, file: Path, words: Sequence[str], recorded: Collection[Piece], plan: Plan) -> None:
+    """Plan the registration of a command with a program. An entry by another hand stays."""
+    program, ours = PROGRAMS[name], _ours(recorded, name, "server", file)
+    try:
+        entry = registered_entry(program, file)
+        present = words_of(entry)
+        if entry is not None and present == list(words):
+            return
+        if entry is not None and (ours is None or present != list(ours.words)):
+            target = shlex.join(present) or entry.get("url") or entry.get("httpUrl") or "something else"
+            plan.remarks.append(
+                f"{program.title} has a server called {SERVER} already, which connect did not add and leaves alone "
+                f"({target} in {file}); take it out there and connect again"
+            )
+            return
+        check_writable(program, file)
+    except UserError as error:
+        plan.remarks.append(
+            f"{program.title} was left as it is: {error}. To connect it by hand, add this to {file}:\n"
+            f"{block_to_paste(program, file, words)}"
+        )
+        return
+
+    def apply() -> str:
+        copy = write_entry(program, file, words, replacing=entry is not None)
+        return f"{program.title}: server {SERVER} is in {file}{kept_in(copy)}"
+
+    way = f"by {program.typed(program.add(words))}" if program.command else f"starts `{shlex.join(words)}`"
+    new_file = ours.new_file if ours else not (program.command or file.exists())
+    piece = Piece(name, "server", str(file), tuple(words), new_file)
+    plan.changes.append(Change(f"+ {file}: server {SERVER}, {way}", apply, adds=piece))
+
+
+def plan_hooks(
+    name: str, file: Path, command: str, waiting: Sequence[str], recorded: Collection[Piece], plan: Plan
+) -> None:
+    """Plan hooks that call `command`. Hooks of recalld that connect did not install stay."""
+    ours = _ours(recorded, name, "hooks", file)
+    try:
+        settings, changed = hooks_changed(file, name, command, waiting=waiting)
+        foreign_commands = set(our_commands(settings.tree, name)).difference(ours.words if ours else ())
+    except (UserError, LookupError, TypeError, AttributeError) as error:
+        plan.remarks.append(f"{PROGRAMS[name].title} gets no hooks: {error}")
+        return
+    if foreign_commands - {command}:
+        plan.remarks.append(f"{file} has hooks of another recalld, which stay")
+    elif not foreign_commands and changed != settings.tree:
+        new_file = ours.new_file if ours else settings.before is None
+        plan.changes.append(
+            Change(
+                f"+ {file}: {hooks_at(name, command, waiting)}",
+                lambda: f"{PROGRAMS[name].title}: hooks are in {file}{kept_in(settings.replace(changed))}",
+                adds=Piece(name, "hooks", str(file), (command,), new_file),
+            )
+        )
+
+
+def plan_agents(memories: Sequence[DiscoveredMemory], file: Path, plan: Plan) -> None:
+    """Plan agents for these memories, behind the agents of a settings file, which stay as they are.
+
+    Raises:
+        UserError: the settings file cannot be read.
+    """
+    try:
+        before = file.read_bytes().decode() if file.exists() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from None
+    blocks = "".join(agent_tables(memories))
+    if before is None:
+        text = settings_file(memories)
+    else:
+        end = "\r\n" if "\r\n" in before else "\n"
+        text = before + ("" if before.endswith("\n") or not before else end) + blocks.replace("\n", end)
+    try:
+        check_settings(text)
+    except UserError as error:
+        plan.remarks.append(f"{file} was left as it is ({error}). Add these agents by hand:\n{blocks}")
+        return
+    shared = sorted({key for memory in memories for key in dotted(memory.shared)})
+    if before is not None and shared:
+        plan.remarks.append(f"OpenClaw's settings for all agents are not taken over: {', '.join(shared)}")
+    names = [memory.name for memory in memories]
+    more = f" and {len(names) - _SHOWN_AGENTS} more" if len(names) > _SHOWN_AGENTS else ""
+    agents = f"agent{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN_AGENTS])}{more}"
+
+    def apply() -> str:
+        copy = replace_unchanged(file, text.encode(), before=None if before is None else before.encode())
+        return f"recalld: {agents} added to {file}{kept_in(copy)}"
+
+    plan.changes.append(Change(f"+ {file}: {agents}", apply))
+
+
+def plan_removal(home: Path, programs: Collection[str] | None = None) -> Plan:
+    """Plan to take out every recorded piece, or those of these programs. Later changes by other hands stay.
+
+    Raises:
+        UserError: the record cannot be read.
+    """
+    plan = Plan()
+    for piece in recorded_pieces(home):
+        if programs is None or piece.program in programs:
+            try:
+                (_plan_server_removal if piece.kind == "server" else _plan_hooks_removal)(piece, plan)
+            except (UserError, LookupError, TypeError, AttributeError) as error:
+                plan.remarks.append(f"the {piece.kind} of recalld in {piece.file} could not be taken out: {error}")
+    return plan
+
+
+def _plan_server_removal(piece: Piece, plan: Plan) -> None:
+    program, file = PROGRAMS[piece.program], Path(piece.file)
+    entry = registered_entry(program, file)
+    if words_of(entry) != list(piece.words):
+        _release(piece, f"server {SERVER}", is_there=entry is not None, plan=plan)
+        return
+    check_writable(program, file)
+
+    def apply() -> str:
+        remove_entry(program, file, new_file=piece.new_file)
+        return f"{program.title}: server {SERVER} is taken out of {file}"
+
+    way = f", by {program.typed(program.remove)}" if program.command else ""
+    plan.changes.append(Change(f"- {file}: server {SERVER}{way}", apply, drops=piece))
+
+
+def _plan_hooks_removal(piece: Piece, plan: Plan) -> None:
+    file = Path(piece.file)
+    settings, changed = hooks_changed(file, piece.program, None)
+    commands = set(our_commands(settings.tree, piece.program))
+    if commands != set(piece.words):
+        _release(piece, "hooks of recalld", is_there=bool(commands), plan=plan)
+        return
+
+    def apply() -> str:
+        settings.replace(None if piece.new_file and not changed else changed)
+        return f"{PROGRAMS[piece.program].title}: hooks are taken out of {file}"
+
+    plan.changes.append(Change(f"- {file}: hooks of recalld", apply, drops=piece))
+
+
+def _release(piece: Piece, subject: str, *, is_there: bool, plan: Plan) -> None:
+    end = "was changed since, and stays" if is_there else "is gone already"
+    plan.remarks.append(f"{piece.file}: {subject} {end}")
+    plan.released.append(piece)
