@@ -20,6 +20,7 @@ from memory.context.bootstrap import cut
 from memory.documents.agent_files import AgentFiles
 from memory.documents.note_facts import noted_sessions
 from memory.documents.roots import is_note_name, session_id
+from memory.search.ranking import fusion
 from memory.search.ranking.terms import exact_pieces, fold, sought
 from memory.search.searchable import SearchableMemory, injected
 from memory.store.reader import Vector
@@ -46,8 +47,8 @@ _LONGEST_WORDS = 200
 #: Spare results, in place of those that are left out. With more of them a search takes much longer.
 _SPARE_RESULTS = 5
 
-#: Share of a prompt's rare words that is certainty without a vector, and of the best confidence that counts beside it.
-_CERTAIN_SHARE, _NEAR_BEST = 0.6, 0.7
+#: Share of the best confidence that counts beside it.
+_NEAR_BEST = 0.7
 
 #: Words of a prompt that is not searched if all but one of them are stop words.
 _FEW_WORDS = 2
@@ -171,7 +172,7 @@ async def prompt_results(
     request = SearchRequest(
         query=prompt,
         max_results=settings.max_results + _SPARE_RESULTS,
-        min_score=settings.min_score * _CERTAIN_SHARE,
+        min_score=settings.min_score * fusion.CERTAIN_SHARE,
         session_key=session_key,
         wait_ms=0,
     )
@@ -194,8 +195,8 @@ def sessions_of(result: SearchResult, files: AgentFiles) -> set[str]:
 
 
 def confidence(result: SearchResult) -> float:
-    """Return the confidence 0..1 in a passage. Without a vector its score is its share of the prompt's rare words."""
-    return result.score if result.vector_score is not None else min(1.0, result.score / _CERTAIN_SHARE)
+    """Return the confidence 0..1 in a passage (`fusion.confidence`)."""
+    return fusion.confidence(result.score, result.vector_score)
 
 
 def passage_blocks(

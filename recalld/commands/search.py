@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
+from memory.search.ranking import fusion
 from recalld.invocation import NOTHING_FOUND, Invocation, examples, json_option, pass_invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
@@ -16,6 +18,9 @@ from recalld.terminal_text import print_answer, printable, printable_name, remar
 
 #: A path with the lines that search results (`:3-5`) and citations (`#L3-L5`) name after it.
 _WITH_LINES = re.compile(r"(.+?)(?::(\d{1,9})(?:-(\d{1,9}))?|#L(\d{1,9})(?:-L?(\d{1,9}))?)", re.DOTALL)
+
+#: Columns of a pipe, and those that a title and a sentence get at least.
+_PIPE_COLUMNS, _LEAST_TITLE = 100, 20
 
 #: Lines that `--lines` takes at most.
 _MOST_LINES = 100_000
@@ -25,7 +30,7 @@ _MOST_LINES = 100_000
     "search",
     epilog=examples(
         'recalld search "which port does staging use"',
-        "recalld search FP-131 --max-results 3 --source memory",
+        "recalld search FP-131 --max-results 3 --source memory --long",
         "recalld search release checklist --agent research --json",
     ),
 )
@@ -35,36 +40,48 @@ _MOST_LINES = 100_000
 @click.option("--source", "sources", multiple=True, type=click.Choice(["memory", "sessions"]), help="Only this source.")
 @click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules.")
 @click.option("--wait-ms", type=click.IntRange(0, 60_000), metavar="MS", help="Wait for notes not yet indexed.")
+@click.option("--long", "form", flag_value="long", help="Print whole passages.")
+@click.option("--short", "form", flag_value="short", help="Print only paths and lines, as `recalld get` takes them.")
 @json_option
 @pass_invocation
 def search(
-    invocation: Invocation, *, words: tuple[str, ...], sources: tuple[str, ...], as_json: bool, **options: Any
+    invocation: Invocation,
+    *,
+    words: tuple[str, ...],
+    sources: tuple[str, ...],
+    form: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Search memory by meaning and by word: that of --agent, else of all agents.
+
+    A result is two lines: title, path and lines with a score from 0 to 1; then its best sentence. Below a conversation
+    stands the command that resumes it.
 
     Through the running service; when none runs, straight from the index. A remote provider then embeds the query with
     one request of this command, and a local model has two seconds to load; else the search is by keywords only.
     """
-    answer = answers.search(invocation, " ".join(words), sources=list(sources) or None, all_agents=True, **options)
-    print_answer(answer, _lines(answer), as_json=as_json)
+    query = " ".join(words).strip()
+    if not query:
+        raise click.UsageError("the query is empty; say what to search for")
+    answer = answers.search(invocation, query, sources=list(sources) or None, all_agents=True, **options)
+    print_answer(answer, _lines(answer, query, form=form), as_json=as_json)
     if answer.get("error"):
         return 1
     return 0 if answer["results"] else NOTHING_FOUND
 
 
-def _lines(answer: Answer) -> Iterator[str]:
+def _lines(answer: Answer, query: str, *, form: str | None) -> Iterator[str]:
     """Yield the lines of the results. Errors and lacks are remarks."""
-    for number, result in enumerate(answer["results"]):
-        agent = f"{printable_name(result['agent'])}  " if "agent" in result else ""
-        place = f"{agent}{printable_name(result['path'])}:{result['startLine']}-{result['endLine']}"
-        score = click.style(f"  {result['score']:.2f}", dim=True)
-        yield ("\n" if number else "") + click.style(place, fg="cyan", bold=True) + score
-        for line in printable(result["snippet"]).rstrip().split("\n"):
-            yield f"    {line}" if line else ""
-        if also := result.get("alsoIn"):
-            unnamed = ["..."] if also["count"] > len(also["paths"]) else []
-            names = ", ".join([*map(printable_name, also["paths"]), *unnamed])
-            yield click.style(f"    the same in {also['count']} more: {names}", dim=True)
+    results = answer["results"]
+    if results and not any(fusion.confidence(hit["score"], hit.get("vectorScore")) >= fusion.LIKELY for hit in results):
+        remark("nothing fits well; the nearest passages:")
+    if form == "short":
+        yield from map(_place, results)
+    elif form == "long":
+        yield from _passages(results)
+    elif results:
+        yield from _short_results(results, query)
     if answer.get("error"):
         remark(answer["error"] + (f"; {answer['action']}" if answer.get("action") else ""))
     elif not answer["results"]:
@@ -74,6 +91,52 @@ def _lines(answer: Answer) -> Iterator[str]:
     behind = answer.get("pending", {}).get("documents", 0)
     if behind:
         remark(f"{behind} changed {'note is' if behind == 1 else 'notes are'} not indexed yet")
+
+
+def _place(result: Mapping[str, Any]) -> str:
+    return f"{printable_name(result['path'])}:{result['startLine']}-{result['endLine']}"
+
+
+def _short_results(results: Sequence[Mapping[str, Any]], query: str) -> Iterator[str]:
+    """Yield two lines for each result, which fit into the terminal: name and place, then the best sentence."""
+    from memory.search.ranking.snippets import best_sentence, columns_of, shortened
+    from memory.search.ranking.terms import sought
+
+    columns, terms = shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns, sought(query)
+    for result in results:
+        agent, title = (printable_name(result.get(name) or "") for name in ("agent", "title"))
+        copies = f"  also in {result['alsoIn']['count']} more" if result.get("alsoIn") else ""
+        place, score = _place(result), f"{result['score']:.2f}{copies}"
+        room = columns - sum(columns_of(text) + 2 for text in (agent, place, score) if text)
+        parts = (
+            click.style(agent, fg="magenta") if agent else "",
+            click.style(shortened(title, max(room, _LEAST_TITLE)), bold=True) if title else "",
+            click.style(place, fg="cyan"),
+            click.style(score, dim=True),
+        )
+        yield "  ".join(filter(None, parts))
+        sentence = best_sentence(printable(result["snippet"]), terms=terms, columns=max(columns - 4, _LEAST_TITLE))
+        text = sentence.text
+        for start, end in reversed(sentence.matches):
+            text = text[:start] + click.style(text[start:end], bold=True) + text[end:]
+        if text:
+            yield f"    {text}"
+        if result.get("resume"):
+            yield click.style(f"    resume: {printable_name(result['resume'])}", dim=True)
+
+
+def _passages(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield place and snippet of each result."""
+    for number, result in enumerate(results):
+        agent = click.style(f"{printable_name(result['agent'])}  ", fg="magenta") if result.get("agent") else ""
+        score = click.style(f"  {result['score']:.2f}", dim=True)
+        yield ("\n" if number else "") + agent + click.style(_place(result), fg="cyan", bold=True) + score
+        for line in printable(result["snippet"]).rstrip().split("\n"):
+            yield f"    {line}" if line else ""
+        if also := result.get("alsoIn"):
+            unnamed = ["..."] if also["count"] > len(also["paths"]) else []
+            names = ", ".join([*map(printable_name, also["paths"]), *unnamed])
+            yield click.style(f"    the same in {also['count']} more: {names}", dim=True)
 
 
 @click.command("get", epilog=examples("recalld get MEMORY.md", "recalld get memory/2026-11-09.md:3-8"))

@@ -92,7 +92,8 @@ def test_get_takes_what_search_prints(commands: CommandLine, typed: str, lines: 
 
 @pytest.mark.usefixtures("note")
 def test_what_search_prints_is_what_get_takes(commands: CommandLine) -> None:
-    place = commands.say("search", "Line").splitlines()[0].split("  ")[0]
+    place = commands.say("search", "Line", "--short").splitlines()[0]
+    assert f"{place}  " in commands.say("search", "Line")
     assert re.fullmatch(r"MEMORY\.md:\d+-\d+", place)
     assert "Line" in commands.say("get", place)
 

@@ -174,13 +174,18 @@ def test_bash_completes_commands_options_and_agents(tmp_path: Path) -> None:
     assert completed(f"recalld --config {config}x status --agent ") == []
 
 
-def test_colours_are_for_terminals_and_off_with_no_color(tmp_path: Path) -> None:
-    for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+def test_a_terminal_gets_matched_words_in_bold_unless_no_color_is_set(home: Path) -> None:
+    turn = [proof("s"), said(json.dumps(FOUND).encode())]
+    for environment, word in (({}, b"\x1b[1mPixel\x1b[0m"), ({"NO_COLOR": "1"}, b" Pixel ")):
         reading, writing = os.openpty()
-        command = [sys.executable, "-m", "recalld", "config", "show"]
-        environment |= {"HOME": str(tmp_path)}
-        subprocess.run(command, cwd=REPOSITORY, env=clean_environment(environment), stdout=writing, check=True)
-        assert (b"\x1b[" in os.read(reading, 1 << 16)) is coloured
+        environment |= {"HOME": str(home.parent), "RECALLD_HOME": str(home)}
+        with raw_server(turn) as server:
+            announce(home, server, secret="s")
+            command = [sys.executable, "-m", "recalld", "search", "pixel"]
+            subprocess.run(command, cwd=REPOSITORY, env=clean_environment(environment), stdout=writing, check=True)
+        printed = os.read(reading, 1 << 16)
+        assert word in printed
+        assert (b"\x1b[" in printed) is ("NO_COLOR" not in environment)
 
 
 def test_global_options_are_taken_before_and_after_the_command(probe: Frame, tmp_path: Path) -> None:
@@ -228,6 +233,7 @@ def test_an_error_is_one_line_and_an_exit_code(
         (["help", "serach"], "No such command 'serach'; did you mean search? ("),
         (["help", "search", "x"], "recalld search has no commands of its own"),
         (["search"], "Missing argument 'QUERY...'"),
+        (["search", "", "  "], "the query is empty"),
         (["search", "x", "--max-results", "0"], "Invalid value for '-n' / '--max-results'"),
         (["search", "x", "--nonsense"], "No such option"),
         (["get", "x", "--from", "0"], "Invalid value for '--from'"),
@@ -291,6 +297,13 @@ def test_a_search_through_the_service_loads_nothing_heavy() -> None:
 
 HIT = {"path": "MEMORY.md", "startLine": 3, "endLine": 4, "score": 0.914, "snippet": "猫叫 Pixel\nblack"}
 FOUND = {"results": [HIT], "degraded": ["keywords only: no key"], "pending": {"documents": 2, "vectors": 0}}
+RESUMED = {"agent": "ada", "title": "shop, 3 May: " + "who feeds the cat " * 9, "resume": "codex resume 7", **HIT}
+TWO_LINES = """\
+ada  shop, 3 May: who feeds the cat who feeds the cat who feeds the cat who…  MEMORY.md:3-4  0.91
+    猫叫 Pixel black
+    resume: codex resume 7
+"""
+UNSURE = {"results": [{**HIT, "score": 0.49, "vectorScore": 0.2, "alsoIn": {"count": 2, "paths": ["b.md", "c.md"]}}]}
 FALLEN = {"results": [], "fallbackReason": "qmd failed: late", "degraded": ["keywords only: no key"]}
 REMARKS = "recalld: keywords only: no key\nrecalld: 2 changed notes are not indexed yet\n"
 LEFT_OUT = {"unavailable": True, "error": "no index", "action": "run `recalld index`"}
@@ -312,7 +325,14 @@ STATUS = {
 @pytest.mark.parametrize(
     ("call", "answer", "exit_code", "out", "err"),
     [
-        ("search what is it", FOUND, 0, "MEMORY.md:3-4  0.91\n    猫叫 Pixel\n    black\n", REMARKS),
+        ("search what is it", FOUND, 0, "MEMORY.md:3-4  0.91\n    猫叫 Pixel black\n", REMARKS),
+        ("search what is it --long", FOUND, 0, "MEMORY.md:3-4  0.91\n    猫叫 Pixel\n    black\n", REMARKS),
+        ("search what is it --short", FOUND, 0, "MEMORY.md:3-4\n", REMARKS),
+        ("search cat", {"results": [RESUMED]}, 0, TWO_LINES, ""),
+        (
+            *("search cat", UNSURE, 0, "MEMORY.md:3-4  0.49  also in 2 more\n    猫叫 Pixel black\n"),
+            "recalld: nothing fits well; the nearest passages:\n",
+        ),
         ("search x", {"results": []}, 3, "", "recalld: nothing found\n"),
         (
             *("search x", FALLEN, 3, ""),
@@ -341,7 +361,7 @@ def test_an_answer_is_printed_alone_and_remarks_apart(
         announce(home, server, secret="s")
         assert run(call.split()) == exit_code
         shown = capsys.readouterr()
-        assert (out in (None, shown.out), shown.err) == (True, err)
+        assert (shown.out if out is not None else None, shown.err) == (out, err)
         assert run([*call.split(), "--json"]) == exit_code
         assert json.loads(capsys.readouterr().out) == answer
 

@@ -194,6 +194,18 @@ _BY_MODEL = (
 )
 
 
+#: Share of a query's rare words that is certainty where a place has no vector.
+CERTAIN_SHARE = 0.6
+
+#: Confidence from which on a passage is more likely to fit than not.
+LIKELY = 0.5
+
+
+def confidence(score: float, vector_score: float | None) -> float:
+    """Return the confidence 0..1 in a passage. Without a vector its score is its share of the query's rare words."""
+    return score if vector_score is not None else min(1.0, score / CERTAIN_SHARE)
+
+
 def calibration_of(model: str) -> Calibration:
     """Return the calibration of a model by its name."""
     name = model.lower()

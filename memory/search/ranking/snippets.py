@@ -1,7 +1,11 @@
-"""Snippet: the part of a chunk that is shown, around the match, cut between words, with exact lines. Pure."""
+"""Snippet: the part of a chunk that is shown, around the match, cut between words, with exact lines; and its sentence
+for a list, which fits into one line of a terminal. Pure.
+"""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -171,3 +175,106 @@ def _stripped(text: str, start: int, end: int, *, indented: int) -> tuple[int, i
 
 def _carries_mark(text: str, at: int) -> bool:
     return text[at + 1 : at + 2] > "\u02ff" and splits_character(text, at + 1)
+
+
+#: Marks before the text of a Markdown line: heading, quotation, list, task. Time of a message of a transcript.
+_MARKS = re.compile(r"(?:(?:[-*+>]|#{1,6}|\d{1,3}[.)]|\[[ xX]\]) )+|\[\d{4}-\d\d-\d\d \d\d:\d\d\] ")
+
+#: Asterisks around words. Those of a path (`memory/**/*.md`) and of a product (`3 * 4`) stay.
+_EMPHASIS = re.compile(r"(?<![A-Za-z0-9_*/])\*{1,3}(?=[^\s*/.])|(?<=[^\s*/_])\*{1,3}(?![A-Za-z0-9_*/])")
+
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?![a-z])|(?<=[。！？])")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Sentence of a snippet, without the marks of Markdown. `matches` are the spans of its matched words."""
+
+    text: str
+    matches: tuple[tuple[int, int], ...]
+
+
+def best_sentence(snippet: str, *, terms: Sequence[str], columns: int) -> Sentence:
+    """Return the sentence with most of the `terms`, cut between words to `columns` of a terminal.
+
+    The terms of the heading above a sentence count for it. Of equals the first one is the best.
+    """
+    best, most = "", (-1, 0)
+    for heading, text in _paragraphs(snippet):
+        for sentence in _SENTENCE_END.split(text):
+            matched = {term for _, _, term in _word_matches(sentence, terms)}
+            headed = {term for _, _, term in _word_matches(heading, terms)}
+            if (worth := (len(matched | headed), len(matched))) > most and any(map(str.isalnum, sentence)):
+                best, most = sentence, worth
+    text = _around_match(best, terms, columns)
+    return Sentence(text, _merged([match[:2] for match in _word_matches(text, terms)]))
+
+
+def shortened(text: str, columns: int) -> str:
+    """Return the beginning of a text that fits into `columns` of a terminal, cut between words."""
+    if columns_of(text) <= columns:
+        return text
+    room, end = columns - 1, 0
+    while (room := room - columns_of(text[end])) >= 0:
+        end += 1
+    return f"{text[: cut_at_or_before(text, end, lowest=0)].rstrip()}\N{HORIZONTAL ELLIPSIS}"
+
+
+def columns_of(text: str) -> int:
+    """Return the width of a text on a terminal, in columns."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(character) else 1 + (unicodedata.east_asian_width(character) in "WF")
+        for character in text
+    )
+
+
+def _paragraphs(snippet: str) -> Iterator[tuple[str, str]]:
+    """Yield the heading above each paragraph, list item or row of a table, and its text in one line.
+
+    Headings are paragraphs only of a snippet without other text.
+    """
+    headings, lines, has_text = [""], list[str](), False
+    for line in (*snippet.split("\n"), ""):
+        text = " ".join(line.split()) + " "
+        mark = _MARKS.match(text)
+        if lines and (mark or not text.strip() or text[0] == "|"):
+            yield headings[-1], " ".join(lines)
+            has_text, lines = True, []
+        plain = _EMPHASIS.sub("", text[mark.end() if mark else 0 :]).strip()
+        if text[0] == "|":
+            plain = ", ".join(filter(None, map(str.strip, plain.split("|"))))
+        if mark and text[0] == "#":
+            headings.append(plain)
+        elif not plain.startswith("```") and any(map(str.isalnum, plain)):
+            lines.append(plain)
+    yield from () if has_text else (("", heading) for heading in headings)
+
+
+def _word_matches(text: str, terms: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Return (start, end, term number) of the words that begin with a term."""
+    matches = []
+    for start, end, term in _matches(fold(text), terms, 0, len(text)):
+        if not splits_word(text, start):
+            matches.append((start, cut_at_or_after(text, end, highest=len(text)), term))
+    return matches
+
+
+def _merged(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for start, end in spans:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def _around_match(sentence: str, terms: Sequence[str], columns: int) -> str:
+    """Return the part of a sentence around its matches that fits into `columns`, with an ellipsis at each cut."""
+    if (width := columns_of(sentence)) <= columns:
+        return sentence
+    snippet = make_snippet(sentence, terms=terms, max_chars=max(1, (columns - 1) * len(sentence) // width))
+    assert snippet is not None  # noqa: S101 - without overlaps there is always one
+    return shortened("\N{HORIZONTAL ELLIPSIS}" * (snippet.start > 0) + sentence[snippet.start :], columns)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memory.search.ranking.snippets import make_snippet
+from memory.search.ranking.snippets import best_sentence, columns_of, make_snippet
 from memory.search.ranking.terms import sought, splits_character, splits_word
 
 PIECES = st.sampled_from(
@@ -116,3 +116,62 @@ def test_a_snippet_shows(text: str, query: str, limit: int, beginning: str, held
 
     assert snippet.startswith(beginning)
     assert held in snippet
+
+
+NOTE = """\
+# Ports and *names*
+
+The gateway moved in May. It listens on port 8443, because
+the old port collided! See e.g. the runbook.
+
+## Heating
+- 猫每天早上七点吃饭。**暖气阀门**在厨房水槽下面！物业电话贴在冰箱上。
+- [ ] ask `memory/**/*.md` about 3 * 4 valves
+
+| valve | room |
+|---|---|
+| main | cellar |
+"""
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence", "matched"),
+    [
+        ("old gateway port", "It listens on port 8443, because the old port collided!", ["port", "old", "port"]),
+        (
+            "which ports collide",
+            "It listens on port 8443, because the old port collided!",
+            ["port", "port", "collided"],
+        ),
+        ("暖气阀门", "暖气阀门在厨房水槽下面！", ["暖气阀门"]),
+        ("runbook", "See e.g. the runbook.", ["runbook"]),
+        ("ask about it", "ask `memory/**/*.md` about 3 * 4 valves", ["ask"]),
+        ("the cellar of the heating", "main, cellar", ["cellar"]),
+        ("unrelated", "The gateway moved in May.", []),
+    ],
+)
+def test_a_result_s_sentence_holds_most_of_the_query(query: str, sentence: str, matched: list[str]) -> None:
+    best = best_sentence(NOTE, terms=sought(query), columns=80)
+    assert (best.text, [best.text[start:end] for start, end in best.matches]) == (sentence, matched)
+
+
+def test_a_message_s_sentence_names_its_speaker_and_not_its_time() -> None:
+    snippet = "[2026-02-03 09:00] User: Where is the key?\n[2026-02-03 09:01] Assistant: On the hook. Look there."
+    assert best_sentence(snippet, terms=sought("hook"), columns=80).text == "Assistant: On the hook."
+    assert best_sentence("# Only a heading\n", terms=sought("hook"), columns=80).text == "Only a heading"
+
+
+@given(text=TEXTS, query=QUERIES, columns=st.integers(20, 60))
+@settings(max_examples=200, deadline=None)
+def test_a_sentence_fits_into_its_columns(text: str, query: str, columns: int) -> None:
+    best = best_sentence(text, terms=sought(query), columns=columns)
+    assert columns_of(best.text) <= columns
+    assert "\n" not in best.text
+    spans = [0, *(place for span in best.matches for place in span), len(best.text)]
+    assert spans == sorted(spans)
+    assert best.text.strip("…") in best_sentence(text, terms=sought(query), columns=10_000).text
+
+
+def test_a_long_sentence_is_cut_between_words_around_its_match() -> None:
+    best = best_sentence("so many words " * 9 + "and a heron " + "in between " * 9, terms=("heron",), columns=40)
+    assert best.text == "…many words and a heron in between in…"
