@@ -391,7 +391,9 @@ class _Search:
         if (vectors := self.embedder.vectors) is None:
             return None
         seconds = self.deadline.left(keeping=_STORE_SHARE)
-        return vectors.begin(self.parameters.query, seconds=seconds, agent=self.on.agent.id)
+        # A search that waits for nothing, as those for prompts, is answered by keywords while the model loads.
+        waits = self.request.wait_ms != 0
+        return vectors.begin(self.parameters.query, seconds=seconds, agent=self.on.agent.id, waits_for_model=waits)
 
     async def query_side(self, vector: Future[Vector] | None) -> QuerySide | None:
         """Wait for the query's vector; None with keywords only."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 
@@ -39,18 +39,22 @@ class Unavailable(RecalldError):
 
 @dataclass(slots=True)
 class _Running:
-    """Embedding of a query, wanted by a search until a time on the vectors' clock."""
+    """Embedding of a query, wanted by a search until a time on the vectors' clock.
+
+    It waits for the model until `model_until`.
+    """
 
     future: Future[Vector]
     until: float
+    model_until: float
 
 
 class QueryVectors:
     """Vectors of queries by one provider. Thread-safe.
 
     `coordination` holds the rate limiter that queries pass, and counts them; by default this process is alone. A local
-    model is loaded in the background (`warm_up`); until then there is no vector and the answer says so.
-    `model_wait_seconds` makes a query wait that long for the model: for a process that searches once and ends.
+    model is loaded in the background (`warm_up`). A query waits for it, `model_wait_seconds` at most; after that
+    there is no vector and the answer says so.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class QueryVectors:
         self._running: dict[str, _Running] = {}
         self._model: Future[None] | None = None
         self._load_again_at = 0.0
+        #: Done from the beginning of `close` on.
+        self._closing: Future[None] = Future()
 
     def warm_up(self) -> None:
         """Start loading the model unless that is done, under way, or failed in the last minute. Return at once."""
@@ -94,8 +100,8 @@ class QueryVectors:
         else:
             model.set_result(None)
 
-    def begin(self, query: str, *, seconds: float, agent: str = "") -> Future[Vector]:
-        """Start embedding a query for a search that waits at most `seconds`. Wait for a loading model only.
+    def begin(self, query: str, *, seconds: float, agent: str = "", waits_for_model: bool = True) -> Future[Vector]:
+        """Start embedding a query for a search that waits at most `seconds`. Return at once.
 
         Equal queries share one request, which counts as usage of the first `agent`. A request that no search waits for
         any more is not sent. The future fails with `Unavailable` while the provider is late, asks to wait, or refuses
@@ -106,7 +112,9 @@ class QueryVectors:
             if (cached_vector := self._usable(query)) is not None:
                 return _done_future(cached_vector)
         self.warm_up()
-        reason = self._not_loaded(self._model_wait_seconds) or self.failure()
+        reason = self.failure()
+        if self._is_loading and not (waits_for_model and self._model_wait_seconds):
+            reason = self._late_reason
         if reason is not None:
             return _done_future(Unavailable(reason))
         with self._lock:
@@ -114,7 +122,9 @@ class QueryVectors:
             if running is None and (cached_vector := self._usable(query)) is not None:
                 return _done_future(cached_vector)  # the request of another search has just been answered
             if running is None:
-                running = self._running[query] = _Running(self._threads.submit(self._embed, query, agent), until)
+                model_until = self._clock() + self._model_wait_seconds
+                future = self._threads.submit(self._embed, query, agent)
+                running = self._running[query] = _Running(future, until, model_until)
             running.until = max(running.until, until)
             return running.future
 
@@ -159,21 +169,34 @@ class QueryVectors:
 
     def close(self) -> None:
         """Close the provider, and end its threads."""
+        if not self._closing.done():
+            self._closing.set_result(None)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.provider.close()
         self._threads.shutdown()
 
     @property
+    def _is_loading(self) -> bool:
+        return self._model is not None and not self._model.done()
+
+    @property
     def _late_reason(self) -> str:
+        if self._is_loading:
+            # A provider with an account has no model here, only a client.
+            component = "client" if self.provider.account else "embedding model"
+            return f"the {component} of {self.provider.name!r} is still loading"
         return f"the embedding provider {self.provider.name!r} did not answer in time"
 
-    def _not_loaded(self, timeout_seconds: float) -> str | None:
-        """Return the reason why the model is not ready, perhaps after waiting for it."""
-        if self._model is None or not wait_for((self._model,), timeout_seconds).not_done:
-            return None
-        # A provider with an account has no model here, only a client.
-        component = "client" if self.provider.account else "embedding model"
-        return f"the {component} of {self.provider.name!r} is still loading"
+    def _wait_for_model(self, running: _Running) -> None:
+        """Wait until the model is loaded. Raise Unavailable if it is late, or cannot be loaded."""
+        model = self._model
+        if model is None:
+            return
+        seconds = max(0.0, min(running.model_until, running.until) - self._clock())
+        if model not in wait_for((model, self._closing), seconds, return_when=FIRST_COMPLETED).done:
+            raise Unavailable(self._late_reason)
+        if (error := model.exception()) is not None:
+            raise Unavailable(_sentence(error))
 
     def _cool_down_reason(self) -> str | None:
         """Return the reason of the account's cool-down; None without one."""
@@ -191,6 +214,7 @@ class QueryVectors:
         with self._lock:
             running = self._running[query]
         try:
+            self._wait_for_model(running)
             vector = self._embed_with_retry(running, Item(query, agent))
         except Exception as error:
             if not isinstance(error, Unavailable):

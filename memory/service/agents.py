@@ -29,6 +29,9 @@ from schemas.status import AgentStatus, IndexCounts, Status
 
 _log = structlog.get_logger(__name__)
 
+#: Seconds that a search waits for a model that is still loading.
+MODEL_SECONDS = 5.0
+
 #: Seconds for which a status is cached.
 STATUS_CACHE_SECONDS = 1.0
 
@@ -122,7 +125,7 @@ class ServedAgents:
     ) -> None:
         self.settings = settings
         self.queue = pending or PendingReader()
-        self.resources = SearchResources(settings, coordinate=coordinate)
+        self.resources = SearchResources(settings, coordinate=coordinate, model_wait_seconds=MODEL_SECONDS)
         #: By agent id, in the order of the settings.
         self.served = {
             agent.id: ServedAgent(

@@ -66,7 +66,8 @@ def search(
         from memory.search.scope import allows, session_of
         from schemas.search import SearchRequest
 
-        search_request = SearchRequest.model_validate({"query": query, **request})
+        # No note that is being indexed is waited for here, only the model.
+        search_request = SearchRequest.model_validate({"query": query, **request, "wait_ms": None})
         with memory() if memory is not None else local_memory(invocation, all_agents=all_agents) as opened:
             answer = _json(opened.search(search_request))
         session = session_of(search_request.session_key)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,12 +21,14 @@ from memory.store.errors import CheckUnfinished
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import ConditionCode
 from schemas.errors import UserError
+from schemas.ports import Pending
 from schemas.settings import Settings
 from tests.integration.conftest import FRIDAY
 from tests.quiet_health import QuietHealth
 from tests.serving import running, search
+from tests.unit.memory.embedding.providers.test_gguf_model import STAND_IN, write_gguf
 from tests.waiting import wait_until
-from tests.written_index import write_document, writer_of
+from tests.written_index import with_agent, write_document, write_index, writer_of
 
 
 def test_search_answers_in_the_promised_shape(service: httpx.Client):
@@ -40,6 +44,46 @@ def test_search_answers_in_the_promised_shape(service: httpx.Client):
     assert "error" not in answer
     assert search(service, "数据库")["results"][0]["path"] == "memory/zh.md"
     assert search(service, "   ")["results"] == []
+
+
+class LoadedAtQuestion(QuietHealth):
+    """A queue that lets a model load when the first search asks for the state of the queue."""
+
+    def __init__(self, asking: threading.Event, loaded: threading.Event) -> None:
+        self._asking, self._loaded = asking, loaded
+
+    def pending(self, agent: str) -> Pending | None:
+        if self._asking.is_set():
+            self._loaded.set()
+        return super().pending(agent)
+
+
+def test_a_search_waits_for_a_model_that_is_still_loading(
+    settings: Settings, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    package = tmp_path / "site" / "llama_cpp"
+    package.mkdir(parents=True)
+    gate = "import threading\nLOADED = threading.Event()\n"
+    waiting = STAND_IN.replace("        lines =", "        LOADED.wait(60)\n        lines =")
+    (package / "__init__.py").write_text(gate + waiting)
+    monkeypatch.syspath_prepend(package.parent)
+    loaded: threading.Event = importlib.import_module("llama_cpp").LOADED
+    local = {"local": {"model_path": str(write_gguf(tmp_path / "mine.gguf"))}}
+    settings = with_agent(settings, provider="local", **local)
+    loaded.set()
+    write_index(settings).close()
+    loaded.clear()
+    asking = threading.Event()
+    try:
+        with running(settings, LoadedAtQuestion(asking, loaded)) as client:
+            hurried = search(client, "the dentist", waitMs=0)
+            assert (hurried["mode"], len(hurried["results"])) == ("keyword", 1)
+            assert "still loading" in hurried["degraded"][0]
+            asking.set()
+            assert search(client, "the dentist appointment")["mode"] == "hybrid"
+    finally:
+        loaded.set()
+        del sys.modules["llama_cpp"]
 
 
 def test_get_reads_lines_and_pages_on(service: httpx.Client):

@@ -184,3 +184,17 @@ def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(warm
     got(vectors, "something else", agent="bob")
     wait_until(lambda: len(recorder.counted) == 2)
     assert recorder.counted[1][1] == {"bob": Usage("fake", "fake-1", requests=1, failed=1)}
+
+
+def test_a_query_waits_for_the_model_and_not_longer_than_it_may(made: Warm):
+    loading = "the embedding model of 'fake' is still loading"
+    provider = Provider()
+    provider.loaded.clear()
+    vectors, impatient = made(provider, model_wait_seconds=60), made(provider, model_wait_seconds=0.05)
+    waiting = vectors.begin("question", seconds=60)
+    assert got(impatient, "question") == loading
+    assert got(vectors, "another", seconds=0.05) == loading, "the search's own deadline holds"
+    refused = vectors.begin("a third", seconds=60, waits_for_model=False)
+    assert str(refused.exception(0)) == loading
+    provider.loaded.set()
+    assert waiting.result(60).shape == (2,)
