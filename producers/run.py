@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from pathlib import Path
 
 import structlog
 
@@ -227,8 +226,7 @@ class EventRouter:
 
     def _folder_changed(self, agent: str, path: str) -> None:
         """Compare all documents if a changed path that is no document lies in one of the agent's folders."""
-        roots = [root.path for root in self._files[agent].watch_roots() if root.recursive]
-        if ".." not in path.split("/") and any(Path(path).is_relative_to(root) for root in roots):
+        if self._files[agent].spans(path):
             self._request([agent], "a folder changed", urgent=True)
         else:
             log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")

@@ -211,6 +211,11 @@ class AgentFiles:
         """
         return self.source_of(key).is_there(key)
 
+    def spans(self, path: str) -> bool:
+        """Return True if an absolute path, of a folder say, lies in one of the agent's folders of documents."""
+        roots = [root.path for root in self.watch_roots() if root.recursive]
+        return ".." not in path.split("/") and any(Path(path).is_relative_to(root) for root in roots)
+
     def watch_roots(self) -> list[WatchRoot]:
         """Return the folders to watch, so that no change of a document, and no root that comes or goes, is missed."""
         watched = {existing_folder(self._workspace): False}

@@ -88,7 +88,9 @@ def emit(invocation: Invocation, *, kind: str, paths: tuple[str, ...]) -> None:
     session-start: a session of the agent begins, its files are compared with the index. reconcile: compare now.
     changed: look at these files at once. Works while no daemon runs: the hint is kept and found at the next start.
     """
+    from memory.documents.agent_files import AgentFiles
     from producers.spool import write_event
+    from recalld.terminal_text import printable_name, remark
     from recalld.wiring import open_broker
     from schemas.errors import BrokerUnavailable
     from schemas.ports import Event
@@ -98,9 +100,14 @@ def emit(invocation: Invocation, *, kind: str, paths: tuple[str, ...]) -> None:
     if kind != "changed" and paths:
         raise click.UsageError(f"{kind} takes no PATH")
     absolute = tuple(str(Path(path).absolute()) for path in paths)
-    settings = invocation.settings
+    settings, agents = invocation.settings, invocation.agents()
+    memories = [AgentFiles.of(settings, agent) for agent in agents] if paths else []
+    for path in absolute:
+        if not any(files.key_of(path) or files.reason_of(path) or files.spans(path) for files in memories):
+            whose = f"agent {agents[0].id}" if len(agents) == 1 else "every agent"
+            remark(f"{printable_name(path)} is outside of the memory of {whose}; nothing of it is indexed")
     with open_broker(settings) as broker:
-        for agent in invocation.agents():
+        for agent in agents:
             event = Event(kind=kind, agent=agent.id, paths=absolute)
             try:
                 broker.inbox.put(event)

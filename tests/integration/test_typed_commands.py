@@ -107,3 +107,14 @@ def test_options_go_before_the_lines_of_the_path(commands: CommandLine) -> None:
 @pytest.mark.parametrize("typed", ["MEMORY.md:x", "memory/none.md:3-5", "MEMORY.md:9999999999"])
 def test_what_names_nothing_is_exit_code_3(commands: CommandLine, typed: str) -> None:
     assert commands.run("get", typed)[0] == 3
+
+
+# Events -----------------------------------------------------------------------------------------------
+
+
+def test_emit_says_which_changed_path_is_outside_of_the_memory(commands: CommandLine, workspace: Path) -> None:
+    inside = [str(workspace / "MEMORY.md"), str(workspace / "memory")]
+    assert commands.run("emit", "changed", *inside) == (0, "", "")
+    code, out, err = commands.run("emit", "changed", *inside, "/nowhere/a.md")
+    assert (code, out) == (0, "")
+    assert err == "recalld: /nowhere/a.md is outside of the memory of agent main; nothing of it is indexed\n"
