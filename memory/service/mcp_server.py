@@ -1,4 +1,4 @@
-"""Memory tools in the Model Context Protocol, over any transport. Needs the extra `mcp`."""
+"""Memory tools in the Model Context Protocol, over any transport. Needs the SDK `mcp`."""
 
 from __future__ import annotations
 

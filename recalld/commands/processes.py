@@ -146,7 +146,9 @@ def mcp(invocation: Invocation, *, session_key: str | None) -> None:
     except ModuleNotFoundError as error:
         if error.name not in {"mcp", "mcp_types"}:
             raise
-        raise UserError('MCP needs its SDK: pip install "recalld[mcp]"') from None
+        from schemas.version import install_command
+
+        raise UserError(f"MCP needs its SDK: {install_command('mcp')}") from None
     serve_stdio(invocation, session_key=session_key)
 
 

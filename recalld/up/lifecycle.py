@@ -149,7 +149,7 @@ def traced(settings: Settings, part: str) -> Iterator[None]:
     if not settings.tracing.enabled:
         yield
         return
-    from schemas.version import recalld_version
+    from schemas.version import install_command, recalld_version
 
     try:
         from opentelemetry import trace
@@ -158,7 +158,7 @@ def traced(settings: Settings, part: str) -> Iterator[None]:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        advice = "install recalld with its extra `otel`, or leave tracing off"
+        advice = f"{install_command('otel')}, or leave tracing off"
         raise UserError(f"tracing.enabled needs OpenTelemetry: {advice}", exit_code=2) from None
     resource = Resource.create({"service.name": f"recalld-{part}", "service.version": recalld_version()})
     provider = TracerProvider(resource=resource)

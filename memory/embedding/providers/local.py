@@ -33,6 +33,7 @@ from memory.embedding.providers.provider import (
 from memory.http.private_folders import open_to_others, temporary_folder
 from schemas.errors import Permanent, RecalldError, Terminal, UserError
 from schemas.lazy_module import LazyModule
+from schemas.version import install_command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,7 +120,7 @@ class LocalProvider(EmbeddingProvider):
                     module = importlib.import_module(self._package)
                 except ImportError as error:
                     raise Terminal(
-                        f'the local model {self.model} is not installed: pip install "recalld[{self._extra}]"'
+                        f"the local model {self.model} is not installed: {install_command(self._extra)}"
                     ) from error
                 self._loaded = self._load(module)
             return self._loaded

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from memory.embedding.providers.onnx_model import content_digest
 from memory.embedding.providers.provider import ProviderUnavailable
 from schemas.errors import UserError
+from schemas.version import install_command
 
 if TYPE_CHECKING:
     import httpx2
@@ -120,7 +121,7 @@ def _fetch_folder(model: ListedModel, folder: Path, hub: str, on_bytes: Callable
     try:
         import httpx2
     except ImportError as error:
-        raise UserError('fetching a model needs httpx2: pip install "recalld[onnx]"') from error
+        raise UserError(f"fetching a model needs httpx2: {install_command('onnx')}") from error
     draft = folder.with_name(f"{folder.name}.part")
     missing = sum(file.size - _size_of(draft / file.name) for file in model.files)
     free = shutil.disk_usage(folder.parent).free

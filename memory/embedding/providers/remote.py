@@ -18,6 +18,7 @@ from memory.embedding.providers.exchange import Exchange, Oversized
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, clean, cut_to_bytes
 from schemas.errors import Permanent, RecalldError, Terminal, Unusable
 from schemas.lazy_module import LazyModule
+from schemas.version import install_command
 
 if TYPE_CHECKING:
     import httpx2
@@ -230,7 +231,7 @@ class RemoteProvider(EmbeddingProvider):
 
     def missing(self, package: str) -> Terminal:
         """Return the error for a package that is not installed."""
-        return Terminal(f'the {package} package is not installed: pip install "recalld[{self.extra}]"')
+        return Terminal(f"the {package} package is not installed: {install_command(self.extra)}")
 
     def read_error(self, error: Exception) -> RecalldError:
         """Return the error for an exception of an SDK or of the client."""

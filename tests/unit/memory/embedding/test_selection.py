@@ -14,6 +14,7 @@ import pytest
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice, choice_for_identity, choose_provider, fallback_choice
 from schemas.settings import Credentials, MemorySettings
+from schemas.version import install_command
 from tests.tiny_model import write_model
 
 KEYS = {"openai": "sk-open", "gemini": "gem", "voyage": "voy", "mistral": "mis"}
@@ -62,7 +63,7 @@ ALL = ("openai", "gemini", "voyage", "mistral")
             {"local": {"model_path": "/gone.gguf"}}, ALL, "", "openai", "gone.gguf does not exist", id="a path gone"
         ),
         *(
-            pytest.param({}, keys, package, name, f'package is missing: pip install "recalld[{extra}]"', id=package)
+            pytest.param({}, keys, package, name, f"package is missing: {install_command(extra)}", id=package)
             for keys, package, name, extra in (
                 (("openai",), "openai", "local", "openai"),
                 (("gemini", "mistral"), "httpx2", "mistral", "openai"),
