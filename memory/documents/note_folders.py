@@ -54,6 +54,8 @@ def missing_folders(folders: Sequence[str], record: FolderRecord, *, now: float)
     """
     missing = {}
     for folder in sorted(folders):
+        if record and folder not in record:
+            continue  # new in the settings: the index holds no note of it
         entry, identity = record.get(folder, FolderEntry()), _identity(folder)
         is_other = identity != entry[:2] if entry.inode else folder == folders[0]
         if identity is None or (is_other and _is_empty(folder)):
