@@ -144,6 +144,72 @@ class TimelineAnswer(Wire):
     error: str | None = None
 
 
+class MemoryDocument(Wire):
+    """Document of an agent. `changedAt` is the Unix time of its last change; see `SearchResult` for the title.
+
+    `words` are the first words of a note below its title.
+    """
+
+    agent: str
+    source: str
+    path: str
+    changed_at: float
+    title: str | None = None
+    words: str | None = None
+    resume: str | None = None
+
+
+class MemoryFolder(Wire):
+    """Folder of documents, by its path with a slash at the end, and the number of all documents below it."""
+
+    path: str
+    documents: int
+
+
+class DocumentsAnswer(Wire):
+    """Documents, and the folders beside them in a tree. `next` is the offset of the next page."""
+
+    folders: tuple[MemoryFolder, ...] = ()
+    documents: tuple[MemoryDocument, ...] = ()
+    next: int | None = None
+
+
+class DayCount(Wire):
+    """Day with the number of notes that have it in their names, and of conversations that changed last on it."""
+
+    date: str
+    notes: int = 0
+    conversations: int = 0
+
+
+class DaysAnswer(Wire):
+    """Days that have notes or conversations, ascending."""
+
+    days: tuple[DayCount, ...] = ()
+
+
+class Turn(Wire):
+    """Message of a conversation on a `line` of its transcript, `at` Unix time."""
+
+    line: int
+    speaker: str
+    at: float | None = None
+    text: str
+
+
+class TurnsAnswer(Wire):
+    """Turns of a conversation. `earlier`: there are more above; `nextFrom` is the line of the next one below."""
+
+    path: str
+    title: str | None = None
+    resume: str | None = None
+    turns: tuple[Turn, ...] = ()
+    earlier: bool = False
+    next_from: int | None = None
+    warning: str | None = None
+    error: str | None = None
+
+
 class TermsRequest(Wire):
     """Query whose terms the page marks."""
 

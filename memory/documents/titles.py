@@ -21,6 +21,7 @@ from memory.documents.roots import archived_path, session_id
 from memory.documents.session_database import is_of_rows
 from memory.redaction import ASKING, redactor_for
 from memory.store.reader import IndexedFile
+from memory.transcripts.transcript_format import without_spans
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings
@@ -63,9 +64,10 @@ _ID = re.compile(r"[\w][\w.-]{0,127}", re.ASCII)
 _MESSAGE = re.compile(r"^(?:\[(\d{4}-\d\d-\d\d) \d\d:\d\d\] )?([^\n:]{1,40}): ", re.MULTILINE)
 _NEXT = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d\] ", re.MULTILINE)
 
-#: Marks of Markdown that a title leaves out, and links, of which the text stays.
-_MARKS = re.compile(r"[*`]|<!--[^\n]{0,400}?-->")
-_LINK = re.compile(r"!?\[([^\]\n]{1,200})\]\([^()\n]{1,500}\)")
+#: Parts of Markdown that a title leaves out: marks, comments, and the addresses of links.
+_MARKS = str.maketrans("", "", "*`")
+_COMMENT, _COMMENT_END = re.compile("<!--"), "-->"
+_LINK = re.compile(r"!?\[([^\[\]\n]*)\]\([^()\n]*\)")
 _FENCES = ("```", "~~~")
 
 
@@ -155,10 +157,10 @@ class Titles:
 
 def note_title(path: str, text: str) -> Title:
     """Return the title of a note with this beginning: its first heading, else its first words, else its file name."""
-    heading, named, lines, fence = "", "", list[str](), ""
+    heading, front_title, lines, fence = "", "", list[str](), ""
     rows = text.splitlines()
     if rows and rows[0].rstrip() == "---" and (end := next(_ends(rows), 0)):
-        named = next((row[len("title:") :].strip(" \"'") for row in rows[1:end] if row.startswith("title:")), "")
+        front_title = next((row[len("title:") :].strip(" \"'") for row in rows[1:end] if row.startswith("title:")), "")
         rows = rows[end + 1 :]
     for row in rows:
         line = row.strip()
@@ -169,7 +171,7 @@ def note_title(path: str, text: str) -> Title:
         elif line and line.strip("-=*_"):
             lines.append(line.lstrip("#>-+* \t"))
     words = plain(" ".join(lines[:20]))
-    title = heading or plain(named)
+    title = heading or plain(front_title)
     if title:
         return Title(shortened(title, TITLE_CHARACTERS), shortened(words, WORDS_CHARACTERS) or None)
     return Title(shortened(words, TITLE_CHARACTERS) or path.rpartition("/")[2])
@@ -244,7 +246,8 @@ def _ends(rows: list[str]) -> Iterator[int]:
 
 def plain(text: str) -> str:
     """Return a text on one line, without marks of Markdown."""
-    return " ".join(_LINK.sub(r"\1", _MARKS.sub("", text)).split())
+    text = without_spans(text, _COMMENT, _COMMENT_END) if "<!--" in text else text
+    return " ".join(_LINK.sub(r"\1", text).translate(_MARKS).split())
 
 
 def shortened(text: str, most: int) -> str:

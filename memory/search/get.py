@@ -50,7 +50,7 @@ def lines_of(text: str) -> list[str]:
 
 
 #: One answer for absent and for forbidden documents, so that a session does not learn which documents exist.
-_NOT_A_DOCUMENT = (
+NOT_A_DOCUMENT = (
     "not found: path must name a document of this memory: MEMORY.md, USER.md, memory/**/*.md, an extra path, "
     "or what a search found"
 )
@@ -78,10 +78,10 @@ def read(agent: AgentSettings, files: AgentFiles, index: SharedReader, request: 
             return page(key.path, messages, first=first, count=count, text_of=text_of)
     except DocumentRefused:
         _log.warning("read_refused", agent=agent.id)
-        return GetAnswer(path=request.path, status="not_found", refused=True, error=_NOT_A_DOCUMENT)
+        return GetAnswer(path=request.path, status="not_found", refused=True, error=NOT_A_DOCUMENT)
     except DocumentGone:
         return (_from_index(agent, index, key, first=first, count=count) if key.is_transcript else None) or GetAnswer(
-            path=request.path, status="not_found", error=_NOT_A_DOCUMENT
+            path=request.path, status="not_found", error=NOT_A_DOCUMENT
         )
     except (Permanent, Transient) as error:
         return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))

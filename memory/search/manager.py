@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.session_database import is_of_rows
-from memory.documents.titles import Titles
+from memory.documents.titles import Title, Titles
 from memory.index.fingerprint import embedding_of
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
@@ -207,6 +207,10 @@ class SearchManager(SearchableMemory):
     def reading(self) -> AbstractContextManager[StoreReader | None]:
         """Lend the answering generation for the block, None if there is none; see `SharedReader.lease`."""
         return self.reader.lease(passing=True)
+
+    def titled(self, reader: StoreReader, keys: Iterable[DocumentKey], *, look: bool) -> dict[DocumentKey, Title]:
+        """Return the titles of documents without secrets; see `Titles.of`."""
+        return self.titles.of(reader, set(keys), redact=late_redactor(reader, self.agent), look=look)
 
     def close(self) -> None:
         """Close everything but shared resources; running reads finish first."""
@@ -486,9 +490,7 @@ class _Search:
         """Yield the results with the titles of their documents. Working directories are for the owner alone."""
         keys = [DocumentKey(result.source, result.path) for result in results]
         with self.on.reader.lease() as reader:
-            redact = late_redactor(reader, self.on.agent) if reader is not None else None
-            look = self.session.is_owner
-            titles = self.on.titles.of(reader, set(keys), redact=redact, look=look) if reader is not None else {}
+            titles = self.on.titled(reader, keys, look=self.session.is_owner) if reader is not None else {}
         for result, key in zip(results, keys, strict=True):
             title = titles.get(key)
             facts = {"title": title.text, "resume": title.resume} if title is not None else {}

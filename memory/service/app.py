@@ -9,8 +9,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from datetime import date
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import structlog
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
@@ -33,6 +35,7 @@ from memory.search.tool_definitions import TOOLS, ToolArgumentsRefused, call_too
 from memory.service import overview
 from memory.service.agents import ServedAgents
 from memory.service.metrics import ServiceMetrics
+from memory.service.turns import turns
 from memory.status.condition_texts import TEXTS
 from memory.telemetry import tracing
 from schemas.context import (
@@ -48,7 +51,9 @@ from schemas.context import (
 from schemas.errors import RecalldError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.service import (
+    DaysAnswer,
     DeadLettersAnswer,
+    DocumentsAnswer,
     Health,
     QueueAnswer,
     Readiness,
@@ -58,6 +63,7 @@ from schemas.service import (
     TimelineAnswer,
     ToolList,
     ToolRequest,
+    TurnsAnswer,
 )
 from schemas.settings import Limits
 from schemas.status import Status
@@ -406,6 +412,47 @@ def _overview_routes(service: _Service) -> APIRouter:
     ) -> Response:
         owner = service.authorizer.agent(authorization, agent)
         return _json(await asyncio.to_thread(overview.timeline, agents, owner, year=year))
+
+    @router.get("/v1/documents", response_model=DocumentsAnswer, summary="Latest documents, or a level of their tree")
+    async def documents(
+        agent: Agent = None,
+        source: Annotated[Literal["memory", "sessions"] | None, Query()] = None,
+        day: Annotated[date | None, Query()] = None,
+        under: Annotated[
+            str | None, Query(max_length=4096, description="Folder of the tree, empty for its top")
+        ] = None,
+        offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+        authorization: Authorization = None,
+    ) -> Response:
+        if under is None:
+            visible_agents, view = service.authorizer.visible(authorization, agent), overview.documents
+            answer = partial(view, agents, visible_agents, source=source, day=day, offset=offset)
+        else:
+            owner = service.authorizer.agent(authorization, agent)
+            answer = partial(overview.tree, agents, owner, source=source or "memory", under=under, offset=offset)
+        return _json(await asyncio.to_thread(answer))
+
+    @router.get("/v1/days", response_model=DaysAnswer, summary="Days that have notes or conversations")
+    async def days(
+        since: Annotated[date, Query()], agent: Agent = None, authorization: Authorization = None
+    ) -> Response:
+        visible_agents = service.authorizer.visible(authorization, agent)
+        return _json(await asyncio.to_thread(overview.days, agents, visible_agents, since=since))
+
+    @router.get("/v1/turns", response_model=TurnsAnswer, summary="Turns of a conversation")
+    async def conversation(
+        path: Annotated[str, Query(min_length=1, max_length=4096)],
+        agent: Agent = None,
+        line: Annotated[int, Query(ge=1)] = 1,
+        before: Annotated[int, Query(ge=0, le=100)] = 0,
+        count: Annotated[int, Query(ge=0, le=100)] = 40,
+        authorization: Authorization = None,
+    ) -> Response:
+        served = agents.served[service.authorizer.agent(authorization, agent)]
+        if served.manager is None:
+            return _json(TurnsAnswer(path=path, error=served.reason))
+        read = partial(turns, served.manager, path, line=line, before=before, count=count)
+        return _json(await asyncio.to_thread(read))
 
     @router.post("/v1/terms", response_model=TermsAnswer, summary="Terms of a query, for highlighting")
     async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:

@@ -21,6 +21,8 @@ LINE = "- The vault stands in room seven <!-- trigger: release the server, produ
 
 #: Route -> body of a POST, parameters of a GET.
 REQUESTS = {
+    "/v1/days": {"since": "2026-01-01"},
+    "/v1/turns": {"path": "MEMORY.md"},
     "/v1/search": {"query": "release the server"},
     "/v1/get": {"path": "MEMORY.md"},
     "/v1/tools": {"name": "memory_search", "arguments": {"query": "vault"}},

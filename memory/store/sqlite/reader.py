@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -113,6 +114,16 @@ SELECT {FILE_COLUMNS}, {_BEGINNING} FROM files
 WHERE (source, path) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))
 """  # noqa: S608 - constants
 
+# A file's time may be any number; one of the future or before 1970 is no time of a change.
+SELECT_CHANGES = """
+SELECT source, path, CASE WHEN mtime_ns > 0 AND mtime_ns <= 1e9 * (indexed_at + 86400) THEN mtime_ns / 1e9
+                          ELSE indexed_at END AS changed
+FROM files
+WHERE (?1 IS NULL OR source = ?1) AND (?2 = '' OR (path >= ?2 AND substr(path, 1, length(?2)) = ?2))
+  AND changed >= ?3 AND changed < ?4
+ORDER BY changed DESC, path LIMIT ?5
+"""
+
 SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
 
 # One chunk of each text; any of several will do.
@@ -199,6 +210,19 @@ class StoreReader:
         with self._readers.borrow() as connection:
             row = fetch_one(connection, SELECT_FILE, name_of(key))
         return indexed_file(row) if row else None
+
+    def changes(
+        self,
+        source: str | None = None,
+        *,
+        under: str = "",
+        since: float = 0.0,
+        until: float = math.inf,
+        limit: int = -1,
+    ) -> list[tuple[DocumentKey, float]]:
+        """Return documents and the Unix times of their last changes, newest first: of a source, below a folder."""
+        rows = self._fetch(SELECT_CHANGES, source, under, since, min(until, 1e12), limit)
+        return [(DocumentKey(*row[:2]), row[2]) for row in rows]
 
     def beginnings(self, keys: Collection[DocumentKey]) -> list[tuple[IndexedFile, str]]:
         """Return those of these documents that the index has, with the beginnings of their texts."""
@@ -391,7 +415,7 @@ class StoreReader:
         if self._resident is not None:
             self._resident.close()
 
-    def _fetch(self, statement: str, *bindings: str | int) -> list[tuple[Any, ...]]:
+    def _fetch(self, statement: str, *bindings: str | float | None) -> list[tuple[Any, ...]]:
         """Return all rows of a statement."""
         with self._readers.borrow() as connection:
             return fetch(connection, statement, bindings)
