@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -146,7 +147,9 @@ def test_an_answer_that_is_empty_or_behind_says_how(settings: Settings, workspac
         expect(page.locator("#found")).to_contain_text("40 changed documents are not in these results yet")
         expect(page.locator("#found")).to_contain_text("passages are found by words only")
         expect(page.locator(".about")).to_contain_text("words only")
-        expect(page.locator(".result .score.vector").first).to_contain_text("–")
+        page.get_by_text("Why this result").first.click()
+        expect(page.locator(".why").first).to_contain_text("Not by meaning.")
+        expect(page.locator(".why").first).to_contain_text("By the words “basalt” (")
     with running(settings, Away()) as service, visiting(browser, service.base_url) as visit:
         page = visit.open(query="Basalt")
         expect(page.locator("#found .warn")).to_contain_text("the queue does not answer")
@@ -173,7 +176,9 @@ def test_a_search_is_made_walked_opened_and_closed_by_keys_alone(visit: Visit) -
     results = page.locator(".result .open")
     expect(results).not_to_have_count(0)
     assert results.count() >= 3
-    keys.press("ArrowDown")
+    # Once there are results, letters are keys again.
+    expect(query).not_to_be_focused()
+    keys.press("j")
     expect(results.nth(0)).to_be_focused()
     keys.press("j")
     expect(results.nth(1)).to_be_focused()
@@ -183,7 +188,12 @@ def test_a_search_is_made_walked_opened_and_closed_by_keys_alone(visit: Visit) -
     keys.press("ArrowUp")
     expect(results.nth(0)).to_be_focused()
     keys.press("k")
+    expect(results.nth(0)).to_be_focused()
+    keys.press("Escape")
     expect(query).to_be_focused()
+    keys.type("jk/")
+    expect(query).to_have_value("jk/")
+    query.fill("diary deployment")
     keys.press("ArrowDown")
 
     keys.press("Enter")
@@ -232,7 +242,7 @@ def test_every_visible_word_is_chinese_then(browser: Browser, service: httpx.Cli
         expect(page.locator(".result")).not_to_have_count(0)
         expect(page.locator(".looked dl")).to_be_visible()
         expect(page.locator(".month")).to_have_count(12)
-        page.get_by_text("得分的含义").click()
+        page.get_by_text("为何出现").first.click()
         page.locator(".result .open").first.click()
         expect(page.locator("#lines .meant")).not_to_have_count(0)
         # Names, notes, keys of a keyboard and what is marked as English are as they are.
@@ -286,6 +296,10 @@ def test_nothing_of_it_runs_and_all_of_it_can_be_read(settings: Settings, hostil
         expect(page.locator("#found")).to_contain_text(MARKUP)
         expect(page.locator("#letters")).to_contain_text(f"memory/{MARKUP}.md")
         expect(page.locator("#letters .reason")).to_have_text(MARKUP)
+        # In a shell the path is one word.
+        expect(page.locator("#letters code").first).to_have_text(
+            f"recalld dead retry {shlex.quote(f'memory/{MARKUP}.md')}"
+        )
         # A sign that turns what follows around is shown instead of obeyed.
         expect(page.locator("#found")).to_contain_text("2026-01-05-⟨U+202E⟩gnp.md")
         for index in range(5):
@@ -327,7 +341,7 @@ def test_markdown_is_rendered_and_nothing_of_it_runs_or_loads(
     write_index(settings).close()
     with running(settings) as service, visiting(browser, service.base_url) as visit:
         page = visit.open(query="gateway port hostile")
-        page.locator(".result .open", has_text="hostile.md").click()
+        page.locator(".result", has_text="hostile.md").locator(".open").click()
         note = page.locator(".rendered")
         expect(note.get_by_role("heading", level=3)).to_contain_text("The gateway")
         expect(note.get_by_role("cell", name="gateway")).to_be_visible()
@@ -340,7 +354,7 @@ def test_markdown_is_rendered_and_nothing_of_it_runs_or_loads(
         assert page.evaluate("window.hacked") is None
         # Below so many quotes markdown-it would leave the text out.
         page.keyboard.press("Escape")
-        page.locator(".result .open", has_text="deep.md").click()
+        page.locator(".result", has_text="deep.md").locator(".open").click()
         expect(page.locator(".line").nth(2)).to_contain_text("basement")
 
 
@@ -462,6 +476,7 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
         page = visit.open()
         expect(page.locator("#queue")).to_contain_text("Nothing waits")
         expect(page.locator("#letters")).to_contain_text("Every document could be indexed.")
+        expect(page.locator("details.fold[open]")).to_have_count(0)
 
         health.waiting = Pending(documents=5, running=2, oldest_at=time.time() - 130)
         failed = key("memory/2026-02-03.md")
@@ -474,6 +489,9 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
         expect(page.locator("#queue")).to_contain_text("3 waiting · 2 running · oldest 2 min")
         expect(page.locator("#letters .reason")).to_have_text("the file is too large")
         expect(page.locator("#letters")).to_contain_text("TooLarge · tried once")
+        retry, drop = page.locator("#letters code").all_inner_texts()
+        assert (retry, drop) == ("recalld dead retry memory/2026-02-03.md", "recalld dead drop memory/2026-02-03.md")
+        expect(page.locator("details.fold[open]")).to_have_count(2)
         expect(page.locator("#agents .condition")).to_have_text("1 dead letter")
         expect(page.locator("#agents .facts").first).to_contain_text(re.compile(r"Behind since.*\(2 min\)"))
         page.locator("#letters .open").click()
@@ -486,6 +504,7 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
         expect(page.locator("#queue")).to_contain_text("Nothing waits")
         expect(page.locator("#letters")).to_contain_text("Every document could be indexed.")
         expect(page.locator("#agents .condition")).to_have_text("Up to date")
+        expect(page.locator("details.fold[open]")).to_have_count(0)
 
 
 def test_a_service_that_restarts_is_said_and_the_page_goes_on_by_itself(

@@ -93,7 +93,7 @@ export function lookedDetails(agent) {
         ? null
         : fact(t(side === "vectorSearch" ? "scoreVector" : "scoreText"), sentence(agent[side].reason ?? "")),
     ),
-    fact(t("usage"), ...spent(usage)),
+    usage.length > 0 ? fact(t("usage"), ...spent(usage)) : null,
     fact(t("generation"), listed([index.diskBytes ? t("bytes", megabytes(index.diskBytes)) : "", index.building ? t("building") : ""])),
     agent.watch ? fact(t("watch"), sentence(agent.watch)) : null,
     fact(t("workspace"), named(agent.workspace)),
@@ -120,7 +120,6 @@ function onDisk(disk) {
 }
 
 function spent(usage) {
-  if (usage.length === 0) return [t("nothingSpent")];
   const line = (when, { requests, tokens, failed, dollars: cost }) =>
     `${when}: ${t("usageLine", requests, tokens, cost ? dollars(cost) : "")}${failed ? t("usageFailed", number(failed)) : ""}`;
   return usage.map(({ provider, model, total, today }) =>

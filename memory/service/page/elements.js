@@ -34,3 +34,22 @@ export function announce(...words) {
 export function show(node, ...children) {
   node.replaceChildren(...children.filter((child) => child !== undefined && child !== null));
 }
+
+/** Open a box of details when something goes wrong, and fold it when that is over; meanwhile its reader decides. */
+export function unfold(box, isWrong) {
+  if (box.dataset.wrong === String(isWrong)) return;
+  box.dataset.wrong = isWrong;
+  box.open = isWrong;
+}
+
+/** A button that copies a text; null where the browser lets no page copy. `words` are {label, done}. */
+export function copier(text, words) {
+  if (!navigator.clipboard) return null;
+  const button = make("button", { type: "button", className: "quiet" }, words.label);
+  button.addEventListener("click", async () => {
+    if (!(await navigator.clipboard.writeText(text).then(() => true, () => false))) return;
+    announce(words.done);
+    button.textContent = words.done;
+  });
+  return button;
+}

@@ -69,6 +69,48 @@ function endOfWord(text, out, places, term, at) {
   return ENDING.test(rest) || doubled ? last : at;
 }
 
+/** Characters and lines of an excerpt, characters before its first match, and the longest word that is not cut in two. */
+const EXCERPT = 280;
+const LINES = 6;
+const LEAD = 60;
+const LONGEST = 40;
+
+/** Marks of Markdown, and the text that stays of them. No two of their repeats can match the same text. */
+const MARKS = [
+  [/^---\n[^]*?\n---\n/, ""],
+  [/!?\[([^[\]]*)\]\([^()\s]*\)/g, "$1"],
+  [/\*\*|~~|`/g, ""],
+  [/\*(\w[^*\n]{0,60})\*/g, "$1"],
+  [/^ *[-*+] (?:\[.\] )?/gm, "• "],
+  [/^ *(#{1,6}|>) (.*)$/gm, "$2\n"],
+  [/^[-=*_|: ]+$/gm, ""],
+];
+
+/** The part of a snippet where most words matched, cut at words, without the marks of Markdown. */
+export function excerpt(snippet, terms, title) {
+  const plain = MARKS.reduce((text, [pattern, by]) => text.replace(pattern, by), snippet);
+  // A line goes on in the next one, up to an empty one or an entry of a list.
+  const lines = plain.split(/\n\s*\n|\n(?=•|\d+\. |\|)/).map((line) => line.replaceAll("\n", " ").trim());
+  const shown = lines.filter((line, index) => line && (index > 0 || line !== title || lines.length === 1));
+  const text = shown.join("\n");
+  if (text.length <= EXCERPT && shown.length <= LINES) return text;
+  const starts = matches(text, terms).map(([from]) => Math.max(0, Math.min(from - LEAD, text.length - EXCERPT)));
+  const ranked = starts.map((start, index) => [starts.filter((other) => other >= start && other < start + EXCERPT).length, -index, start]);
+  const best = ranked.sort((one, other) => other[0] - one[0] || other[1] - one[1])[0]?.[2] ?? 0;
+  const begin = wordEdge(text, best, 1);
+  const end = wordEdge(text, Math.min(text.length, best + EXCERPT), -1);
+  const excerpted = text.slice(begin, end).trim().split("\n").slice(0, LINES).join("\n");
+  return `${begin > 0 ? "… " : ""}${excerpted}${text.endsWith(excerpted) ? "" : " …"}`;
+}
+
+/** The nearest place in a direction that splits neither a word nor a character. */
+function wordEdge(text, place, step) {
+  let at = place;
+  const splits = () => /[\udc00-\udfff]/.test(text[at]) || (isWord(text[at - 1]) && isWord(text[at]));
+  while (at > 0 && at < text.length && Math.abs(at - place) < LONGEST && splits()) at += step;
+  return at;
+}
+
 /** The text as nodes, with its matches in <mark>. */
 export function marked(text, terms) {
   const nodes = [];

@@ -31,24 +31,29 @@ function onPage(event) {
     return false;
   }
   if (isTyping(event.target)) return false;
-  if (event.key === "/") {
-    query.focus();
-    query.select();
-    return true;
-  }
+  if (event.key === "/") return toQuery(query);
   const at = results().indexOf(event.target);
-  if (event.key === "j" || (event.key === "ArrowDown" && at >= 0)) return move(at + 1);
-  if (event.key === "k" || (event.key === "ArrowUp" && at >= 0)) return at > 0 ? move(at - 1) : move(-1);
+  const among = event.target.closest("#results") !== null;
+  if (event.key === "j" || (event.key === "ArrowDown" && among)) return move(at + 1);
+  if (event.key === "k") return move(Math.max(0, at - 1));
+  if ((event.key === "ArrowUp" && among && at <= 0) || (event.key === "Escape" && among)) return toQuery(query);
+  if (event.key === "ArrowUp" && among) return move(at - 1);
   return false;
 }
 
-/** Focus a result; before the first one is the search box. */
+function toQuery(query) {
+  query.focus();
+  query.select();
+  return true;
+}
+
+/** Focus a result. */
 function move(index) {
   const buttons = results();
-  const target = index < 0 ? byId("query") : buttons[Math.min(index, buttons.length - 1)];
+  const target = buttons[Math.min(index, buttons.length - 1)];
   if (!target) return false;
   target.focus();
-  target.closest(".result")?.scrollIntoView({ block: "nearest" });
+  target.closest(".result").scrollIntoView({ block: "nearest" });
   return true;
 }
 

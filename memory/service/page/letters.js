@@ -1,12 +1,14 @@
 // Dead letters: what could not be indexed, and why. Asked for again only when some index has changed.
 
-import { byId, make, named, show } from "./elements.js";
+import { byId, copier, make, named, show, unfold } from "./elements.js";
 import { agents, onLook, state } from "./live.js";
 import { openReader } from "./reader.js";
 import { ask } from "./service.js";
 import { ago, moment, number, onLanguage, sentence, t } from "./words.js";
 
 const FIRST = 5;
+const CONTROL = /[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+const NAMED = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };
 
 let answer = null;
 let known = "";
@@ -49,6 +51,7 @@ function render() {
   const letters = answer?.deadLetters ?? [];
   const total = answer?.total ?? 0;
   byId("lettercount").textContent = total > 0 ? number(total) : "";
+  unfold(byId("lettersbox"), total > 0);
   if (total === 0) {
     const indexed = agents().some((agent) => agent.counts);
     show(byId("letters"), make("p", { className: "calm" }, t(indexed ? "lettersNone" : "noIndexWord")));
@@ -84,5 +87,20 @@ function item(letter) {
     open,
     make("p", { className: "reason" }, sentence(letter.reason)),
     make("p", { className: "faint", title: moment(letter.lastAt) }, facts.filter(Boolean).join(" · ")),
+    ...["retry", "drop"].map((action) => command(letter, action)),
   );
+}
+
+/** A command to copy: this page changes nothing. */
+function command({ agent, path }, action) {
+  const whose = agents().length > 1 ? ` --agent ${agent}` : "";
+  const text = `recalld dead ${action}${whose} ${quoted(path)}`;
+  return make("p", { className: "command" }, make("code", {}, text), copier(text, { label: t("copyCommand"), done: t("copied") }) ?? "");
+}
+
+/** A path as a shell takes it, with its control characters as `recalld dead list` prints them. */
+function quoted(path) {
+  const hex = (sign, digits) => sign.charCodeAt(0).toString(16).padStart(digits, "0");
+  const printed = path.replace(CONTROL, (sign) => NAMED[sign] ?? (sign < "\u0100" ? `\\x${hex(sign, 2)}` : `\\u${hex(sign, 4)}`));
+  return /^[\w.\/][\w.\/-]*$/.test(printed) ? printed : `'${printed.replaceAll("'", "'\\''")}'`;
 }

@@ -1,10 +1,12 @@
 // The queue: who waits, how much of it is being worked on, and for how long.
 
-import { byId, make, named, show } from "./elements.js";
+import { byId, make, named, show, unfold } from "./elements.js";
 import { agents, onLook } from "./live.js";
 import { number, onLanguage, span, t } from "./words.js";
 
 const MOST = 8;
+/** Seconds after which what waits is behind, as in `recalld status`. */
+const TOO_LONG = 60;
 
 export function startQueue() {
   onLook(render);
@@ -37,6 +39,7 @@ function render() {
   }
   if (vectors > 0) parts.push(make("p", { className: "faint" }, t("queueVectors", vectors)));
   show(byId("queue"), ...parts);
+  unfold(byId("queuebox"), reachable.length < all.length || (waiting[0]?.queue.oldestSeconds ?? 0) > TOO_LONG);
 }
 
 const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);

@@ -1,11 +1,14 @@
-// The list of results: where each passage stands, what in it matched, and how well.
+// The list of results: title, place and excerpt of each passage, and behind a click the reasons why it came.
 
-import { announce, make, named, show } from "./elements.js";
-import { marked } from "./highlight.js";
-import { agentNamed } from "./live.js";
+import { announce, copier, make, named, show } from "./elements.js";
+import { excerpt, marked, matches } from "./highlight.js";
+import { agentNamed, agents } from "./live.js";
 import { number, score, sentence, span, t } from "./words.js";
 
 const MODES = { hybrid: "modeHybrid", vector: "modeVector", keyword: "modeKeyword", none: "modeNone" };
+
+/** Words of a passage that are named as its reasons. */
+const MOST_WORDS = 8;
 
 /** Show an answer.
  *
@@ -17,7 +20,7 @@ export function showResults(box, found, actions) {
   const list = make("ol", { className: "results", role: "list" });
   for (const result of answer.results) list.append(item(result, terms, actions.open));
   const parts = [about(answer, agent, actions.again)];
-  if (answer.results.length > 0) parts.push(legend(), list);
+  if (answer.results.length > 0) parts.push(list);
   else parts.push(nothing(answer, agent));
   if (actions.more) {
     parts.push(make("p", { className: "more" }, make("button", { type: "button", onclick: actions.more }, t("more"))));
@@ -34,7 +37,7 @@ function about(answer, agent, again) {
   const facts = make("p", { className: "about" });
   facts.append(
     make("strong", {}, t("found", answer.results.length)),
-    make("span", { className: "mode", data: { mode: answer.mode } }, `${t("mode")}: ${t(MODES[answer.mode])}`),
+    make("span", { className: "mode", data: { mode: answer.mode } }, t("mode", t(MODES[answer.mode]))),
     make("span", {}, t("took", number(Math.round(answer.tookMs)))),
   );
   const box = make("div", { className: "answer" }, facts);
@@ -82,69 +85,58 @@ function nothing(answer, agent) {
   return box;
 }
 
-function legend() {
-  const lines = ["scoreTotalMeans", "scoreVectorMeans", "scoreTextMeans"].map((key) => make("li", {}, t(key)));
-  return make("details", { className: "legend" }, make("summary", {}, t("scoresLegend")), make("ul", {}, ...lines));
-}
-
 function item(result, terms, open) {
-  const where = make("span", { className: "where" }, t("lines", result.startLine, result.endLine));
-  const button = make("button", { type: "button", className: "open", title: t("open") }, named(result.path), " ", where);
+  const button = make("button", { type: "button", className: "open", title: t("open") }, named(result.title ?? result.path));
   button.addEventListener("click", () => open(result, button));
-  const snippet = make("p", { className: "snippet", dir: "auto" }, ...marked(result.snippet, terms));
-  const kind = t(result.source === "sessions" ? "kindSession" : "kindNote");
-  const foot = make("p", { className: "foot" }, make("span", { className: "kind" }, kind));
-  if (result.citation) foot.append(cited(result.citation));
-  if (result.alsoIn) {
-    const { count, paths } = result.alsoIn;
-    foot.append(make("span", { title: paths.join("\n") }, t("alsoIn", count)));
-  }
+  const snippet = make("p", { className: "snippet", dir: "auto" }, ...marked(excerpt(result.snippet, terms, result.title), terms));
+  const { agent, path, startLine, endLine } = result;
+  const place = make(
+    "p",
+    { className: "place" },
+    make("span", { className: "kind" }, t(result.source === "sessions" ? "kindSession" : "kindNote")),
+    agent && agents().length > 1 ? make("span", { className: "kind whose" }, named(agent)) : null,
+    make("span", { className: "where" }, result.title ? named(path) : null, result.title ? " · " : null, t("lines", startLine, endLine)),
+  );
   const card = make(
     "article",
     { className: "result" },
-    make("header", {}, make("h3", {}, button), scores(result)),
+    make("header", {}, make("h3", {}, button), total(result.score)),
+    place,
     snippet,
-    foot,
+    make("div", { className: "foot" }, why(result, terms), ...copiers(result)),
   );
   card.addEventListener("click", (event) => {
     // The whole card opens, but for what is a control by itself, and for who selects text.
-    if (event.target.closest("button") || !getSelection().isCollapsed) return;
+    if (event.target.closest("button, details") || !getSelection().isCollapsed) return;
     open(result, button);
   });
   return make("li", {}, card);
 }
 
-function cited(citation) {
-  const box = make("span", { className: "cited" }, make("cite", {}, `${t("source")}: `, named(citation)));
-  if (!navigator.clipboard) return box;
-  const button = make("button", { type: "button", className: "quiet" }, t("copy"));
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(`Source: ${citation}`).catch(() => undefined);
-    announce(t("copied"));
-    button.textContent = t("copied");
-  });
-  box.append(button);
-  return box;
+const copiers = ({ citation, resume }) => [
+  citation ? copier(`Source: ${citation}`, { label: t("copy"), done: t("copied") }) : null,
+  resume ? copier(resume, { label: t("copyResume"), done: t("copied") }) : null,
+].filter(Boolean);
+
+/** The reasons why a result came, in words. */
+function why(result, terms) {
+  const { vectorScore, textScore, snippet, alsoIn } = result;
+  const words = new Set(matches(snippet, terms).map(([from, to]) => snippet.slice(from, to).toLowerCase()));
+  const quoted = [...words].slice(0, MOST_WORDS).flatMap((word, index) => [index ? ", “" : " “", make("bdi", {}, word), "”"]);
+  const reasons = [
+    vectorScore === undefined ? [t("whyNotMeaning")] : [t("whyMeaning"), ` (${score(vectorScore)})`, faint("whyMeaningMeans")],
+    textScore === undefined ? [t("whyNotWords")] : [t("whyWords"), ...quoted, ` (${score(textScore)})`, faint("whyWordsMeans")],
+    alsoIn ? [t("whyNewest", alsoIn.count + 1), ...alsoIn.paths.flatMap((path, index) => [index ? ", " : " ", named(path)])] : null,
+    [t("scoreTotal"), ` ${score(result.score)}`, faint("scoreTotalMeans")],
+  ];
+  const list = make("ul", {}, ...reasons.filter(Boolean).map((parts) => make("li", {}, ...parts)));
+  return make("details", { className: "why" }, make("summary", {}, t("why")), list);
 }
 
-function scores(result) {
-  const box = make("dl", { className: "scores" });
-  box.append(
-    measure("total", t("scoreTotal"), result.score, t("scoreTotalMeans")),
-    measure("vector", t("scoreVector"), result.vectorScore, t("scoreVectorMeans")),
-    measure("text", t("scoreText"), result.textScore, t("scoreTextMeans")),
-  );
-  return box;
-}
+const faint = (key) => make("span", { className: "faint" }, t("colon"), t(key));
 
-function measure(kind, name, value, means) {
-  const known = value !== undefined;
+function total(value) {
   const bar = make("span", { className: "bar", "aria-hidden": "true" });
-  bar.style.setProperty("--share", known ? Math.min(1, Math.max(0, value)) : 0);
-  return make(
-    "div",
-    { className: `score ${kind}${known ? "" : " absent"}`, title: known ? means : `${means} ${t("scoreUnknown")}` },
-    make("dt", {}, name),
-    make("dd", {}, known ? score(value) : "–", bar),
-  );
+  bar.style.setProperty("--share", Math.min(1, Math.max(0, value)));
+  return make("p", { className: "score", title: t("scoreTotalMeans") }, t("scoreTotal"), " ", make("strong", {}, score(value)), bar);
 }

@@ -33,10 +33,11 @@ export function chooseAgent(name) {
 export function startSearch() {
   byId("search").addEventListener("submit", (event) => {
     event.preventDefault();
-    search();
+    search().then(leaveQuery);
   });
   byId("source").addEventListener("change", () => shown && search());
   byId("agent").addEventListener("change", () => shown && search());
+  byId("folder").addEventListener("change", () => search(MOST));
   const given = new URLSearchParams(location.search);
   byId("query").value = given.get("q") ?? "";
   // The list of agents is not there yet.
@@ -63,7 +64,21 @@ function fillAgents(wanted) {
   if (names.includes(before)) select.value = before;
 }
 
-async function search(most = undefined) {
+const folderOf = ({ path }) => path.slice(0, Math.max(0, path.lastIndexOf("/")));
+
+/** Offer the folders of an answer, and return the one that is chosen; "" is all. */
+function chosenFolder(answer) {
+  const select = byId("folder");
+  const chosen = select.value;
+  const folders = [...new Set([...answer.results.map(folderOf), chosen])].filter(Boolean).sort();
+  const options = folders.map((folder) => make("option", { value: folder }, folder));
+  show(select, make("option", { value: "" }, t("foldersAll")), ...options);
+  select.value = chosen;
+  byId("folderrow").hidden = folders.length < 2 && !chosen;
+  return chosen;
+}
+
+async function search(most = byId("folder").value ? MOST : undefined) {
   const query = byId("query").value.trim();
   if (!query) return;
   running?.abort();
@@ -108,15 +123,24 @@ function render() {
     const reason = failure instanceof Away ? t("awaySentence") : sentence(failure.message);
     show(box, make("div", { className: "notice bad" }, reason));
   } else if (shown) {
-    const { answer, asked } = shown;
+    const { asked } = shown;
+    const folder = chosenFolder(shown.answer);
+    const results = shown.answer.results.filter((result) => !folder || folderOf(result) === folder);
+    const answer = { ...shown.answer, results };
     const there = agentNamed(shown.agent)?.counts?.chunks ?? 0;
-    const full = answer.results.length > 0 && answer.results.length < there && (asked ?? 0) < MOST;
+    const full = !folder && results.length > 0 && results.length < there && (asked ?? 0) < MOST;
     const next = asked === undefined ? MORE : MOST;
     // Who got fewer than asked for has all.
-    const more = full && (asked === undefined || answer.results.length >= asked) ? () => search(next) : undefined;
-    showResults(box, shown, { open, more, again: () => search(asked) });
+    const more = full && (asked === undefined || results.length >= asked) ? () => search(next) : undefined;
+    showResults(box, { ...shown, answer }, { open: (result, button) => open(results, result, button), more, again: () => search(asked) });
     noticeChange();
   }
+}
+
+/** After a search the keys are for its results; a question without one stays in hand. */
+function leaveQuery() {
+  const found = byId("found").querySelector(".result") !== null;
+  if (found && document.activeElement === byId("query")) byId("results").focus({ preventScroll: true });
 }
 
 function noticeChange() {
@@ -126,21 +150,19 @@ function noticeChange() {
   hint.hidden = now === undefined || shown.revision === undefined || now === shown.revision;
 }
 
-function open(result, button) {
-  const { answer, terms, agent } = shown;
+function open(results, result, button) {
+  const { terms, agent } = shown;
   const place = (index) => {
-    const one = answer.results[index];
+    const { path, title, source, resume, startLine, endLine, agent: whose = agent } = results[index];
     return {
-      agent,
-      path: one.path,
-      first: one.startLine,
-      last: one.endLine,
-      terms,
+      ...{ agent: whose, path, title, source, resume, terms },
+      first: startLine,
+      last: endLine,
       previous: index > 0 ? () => place(index - 1) : undefined,
-      next: index + 1 < answer.results.length ? () => place(index + 1) : undefined,
+      next: index + 1 < results.length ? () => place(index + 1) : undefined,
     };
   };
-  openReader(place(answer.results.indexOf(result)), button);
+  openReader(place(results.indexOf(result)), button);
 }
 
 function remember(query, agent) {
