@@ -13,6 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
+from memory.http.authorization import ensure_owner_token
 from memory.store.sqlite.writer import Store
 from schemas.documents import DocumentKey
 from schemas.ports import Pending
@@ -424,6 +425,24 @@ def test_a_token_opens_its_own_agent_for_as_long_as_the_tab_is_open(two: Setting
         page.get_by_role("button", name="Forget the token").click()
         expect(page.get_by_label("Token")).to_be_focused()
         assert page.evaluate("JSON.stringify(sessionStorage)") == "{}"
+
+
+def test_the_owner_searches_all_agents_at_once_or_one(two: Settings, browser: Browser) -> None:
+    with running(two) as service, visiting(browser, service.base_url, expected=("401",)) as visit:
+        page = visit.page
+        page.goto(visit.origin)
+        page.get_by_label("Token").fill(ensure_owner_token(two.home) or "")
+        page.keyboard.press("Enter")
+        expect(page.locator(".agent")).to_have_count(2)
+        visit.search("card")
+        expect(page.locator(".result")).to_have_count(2)
+        for name in ("ada", "bob"):
+            page.locator(".result", has=page.locator(".whose", has_text=name)).locator(".open").click()
+            expect(page.locator(".rendered")).to_have_text(f"The password of {name} is on the blue card.")
+            page.keyboard.press("Escape")
+        page.locator("#agent").select_option("bob")
+        expect(page.locator(".result")).to_have_count(1)
+        expect(page.locator(".result")).to_contain_text("bob")
 
 
 def test_three_hundred_agents_are_paged_and_only_opened_ones_are_looked_at(

@@ -126,7 +126,7 @@ function why(result, terms) {
   const reasons = [
     vectorScore === undefined ? [t("whyNotMeaning")] : [t("whyMeaning"), ` (${score(vectorScore)})`, faint("whyMeaningMeans")],
     textScore === undefined ? [t("whyNotWords")] : [t("whyWords"), ...quoted, ` (${score(textScore)})`, faint("whyWordsMeans")],
-    alsoIn ? [t("whyNewest", alsoIn.count + 1), ...alsoIn.paths.flatMap((path, index) => [index ? ", " : " ", named(path)])] : null,
+    alsoIn ? [t("whyNewest", alsoIn.count + 1), ...alsoIn.paths.flatMap((path, index) => [index ? ", " : t("colon"), named(path)])] : null,
     [t("scoreTotal"), ` ${score(result.score)}`, faint("scoreTotalMeans")],
   ];
   const list = make("ul", {}, ...reasons.filter(Boolean).map((parts) => make("li", {}, ...parts)));

@@ -4,7 +4,7 @@ import { announce, byId, make, show } from "./elements.js";
 import { agentNamed, agents, look, onLook } from "./live.js";
 import { openReader } from "./reader.js";
 import { announceResults, showResults } from "./results.js";
-import { Away, send } from "./service.js";
+import { Away, hasToken, send } from "./service.js";
 import { onLanguage, sentence, t } from "./words.js";
 
 /** What the service gives at most, and how much is asked for when there is a button for more. */
@@ -16,7 +16,10 @@ let running = null;
 let shown = null;
 let failure = null;
 
-/** Whose memory is searched; undefined while that is not known. */
+/** All agents are searched: the owner's token, and no other, opens several. */
+export const areAllChosen = () => hasToken() && agents().length > 1 && byId("agent").value === "";
+
+/** The agent that is chosen, the first one of all; undefined while none is known. */
 export function chosenAgent() {
   const known = agents();
   if (known.length === 0) return undefined;
@@ -50,7 +53,11 @@ export function startSearch() {
     }
     noticeChange();
   });
-  onLanguage(render);
+  onLanguage(() => {
+    const all = byId("agent").querySelector("option[value='']");
+    if (all) all.textContent = t("agentsAll");
+    render();
+  });
 }
 
 function fillAgents(wanted) {
@@ -58,9 +65,10 @@ function fillAgents(wanted) {
   const select = byId("agent");
   const known = [...select.options].map((option) => option.value);
   byId("agentrow").hidden = names.length < 2;
-  if (names.join("\n") === known.join("\n")) return;
+  const all = hasToken() && names.length > 1 ? [""] : [];
+  if ([...all, ...names].join("\n") === known.join("\n")) return;
   const before = select.value || wanted;
-  show(select, ...names.map((name) => make("option", { value: name }, name)));
+  show(select, ...[...all, ...names].map((name) => make("option", { value: name }, name || t("agentsAll"))));
   if (names.includes(before)) select.value = before;
 }
 
@@ -84,7 +92,7 @@ async function search(most = byId("folder").value ? MOST : undefined) {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
-  const agent = chosenAgent();
+  const agent = areAllChosen() ? undefined : chosenAgent();
   remember(query, agent);
   const box = byId("found");
   box.setAttribute("aria-busy", "true");
@@ -127,7 +135,8 @@ function render() {
     const folder = chosenFolder(shown.answer);
     const results = shown.answer.results.filter((result) => !folder || folderOf(result) === folder);
     const answer = { ...shown.answer, results };
-    const there = agentNamed(shown.agent)?.counts?.chunks ?? 0;
+    const searched = shown.agent === undefined ? agents() : [agentNamed(shown.agent)];
+    const there = searched.reduce((total, agent) => total + (agent?.counts?.chunks ?? 0), 0);
     const full = !folder && results.length > 0 && results.length < there && (asked ?? 0) < MOST;
     const next = asked === undefined ? MORE : MOST;
     // Who got fewer than asked for has all.
@@ -167,6 +176,6 @@ function open(results, result, button) {
 
 function remember(query, agent) {
   const parameters = new URLSearchParams({ q: query });
-  if (agents().length > 1) parameters.set("agent", agent);
+  if (agent !== undefined && agents().length > 1) parameters.set("agent", agent);
   history.replaceState(null, "", `?${parameters}`);
 }
