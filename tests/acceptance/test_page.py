@@ -110,7 +110,7 @@ def test_a_click_opens_the_lines_around_it_and_reading_goes_on_to_both_ends(visi
         shown = sheet.locator(".line").count()
         later.click()
         expect(sheet.locator(".line").nth(shown)).to_be_attached()
-    expect(sheet).to_contain_text("This is the end.")
+    expect(sheet).to_contain_text("End of the document.")
     while (earlier := sheet.get_by_role("button", name="Earlier lines")).count():
         shown = sheet.locator(".line").count()
         earlier.click()
@@ -139,14 +139,14 @@ def test_an_answer_that_is_empty_or_behind_says_how(settings: Settings, workspac
 
     with running(settings) as service, visiting(browser, service.base_url) as visit:
         page = visit.open(query="anything")
-        expect(page.locator("#found")).to_contain_text("There is nothing to search yet.")
+        expect(page.locator("#found")).to_contain_text("Nothing to search yet.")
         expect(page.locator("#agents")).to_contain_text("No index yet")
     write_notes(workspace)
     write_index(settings, vectors=False).close()
     with running(settings, Behind()) as service, visiting(browser, service.base_url) as visit:
         page = visit.open(query="Basalt")
         expect(page.locator("#found")).to_contain_text("40 changed documents are not in these results yet")
-        expect(page.locator("#found")).to_contain_text("passages are found by words only")
+        expect(page.locator("#found")).to_contain_text("can be found by words only")
         expect(page.locator(".about")).to_contain_text("words only")
         page.get_by_text("Why this result").first.click()
         expect(page.locator(".why").first).to_contain_text("Not by meaning.")
@@ -154,8 +154,8 @@ def test_an_answer_that_is_empty_or_behind_says_how(settings: Settings, workspac
     with running(settings, Away()) as service, visiting(browser, service.base_url) as visit:
         page = visit.open(query="Basalt")
         expect(page.locator("#found .warn")).to_contain_text("the queue does not answer")
-        expect(page.locator("#queue")).to_contain_text("The queue does not answer")
-        expect(page.locator("#agents")).to_contain_text("Queue away")
+        expect(page.locator("#queue")).to_contain_text("The queue is not answering")
+        expect(page.locator("#agents")).to_contain_text("Queue not answering")
 
 
 # Without a mouse, and in two languages
@@ -466,7 +466,7 @@ def test_three_hundred_agents_are_paged_and_only_opened_ones_are_looked_at(
         expect(page.locator("#queue tbody tr")).to_have_count(8)
         expect(page.locator("#queue tbody tr").first).to_contain_text("agent-287")
         expect(page.locator("#queue")).to_contain_text("and 7 more agents")
-        page.get_by_label(re.compile("Only those that need attention")).check()
+        page.get_by_label(re.compile("Only agents that need attention")).check()
         expect(page.locator(".agent .condition").first).to_have_text("Behind")
         expect(page.locator(".agent")).to_have_count(12)
         expect(page.locator("#paging")).to_be_hidden()
@@ -477,7 +477,7 @@ def test_three_hundred_agents_are_paged_and_only_opened_ones_are_looked_at(
         expect(page.locator(".agent .looked dl")).to_be_visible()
         assert {url for url in visit.requests if "/v1/status" in url} == {f"{visit.origin}/v1/status?agent=agent-287"}
         page.get_by_label("Find an agent").fill("eve")
-        expect(page.get_by_text("No agent is called so.")).to_be_visible()
+        expect(page.get_by_text("No agent has this name.")).to_be_visible()
 
 
 # What changes meanwhile
@@ -493,8 +493,8 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
     health = ScriptedHealth()
     with running(settings, health) as service, visiting(browser, service.base_url) as visit:
         page = visit.open()
-        expect(page.locator("#queue")).to_contain_text("Nothing waits")
-        expect(page.locator("#letters")).to_contain_text("Every document could be indexed.")
+        expect(page.locator("#queue")).to_contain_text("Nothing is waiting")
+        expect(page.locator("#letters")).to_contain_text("No document failed.")
         expect(page.locator("details.fold[open]")).to_have_count(0)
 
         health.waiting = Pending(documents=5, running=2, oldest_at=time.time() - 130)
@@ -520,8 +520,8 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
         health.waiting = Pending()
         store.drop_dead_letter(failed)
 
-        expect(page.locator("#queue")).to_contain_text("Nothing waits")
-        expect(page.locator("#letters")).to_contain_text("Every document could be indexed.")
+        expect(page.locator("#queue")).to_contain_text("Nothing is waiting")
+        expect(page.locator("#letters")).to_contain_text("No document failed.")
         expect(page.locator("#agents .condition")).to_have_text("Up to date")
         expect(page.locator("details.fold[open]")).to_have_count(0)
 
@@ -535,14 +535,14 @@ def test_a_service_that_restarts_is_said_and_the_page_goes_on_by_itself(
             visit = visits.enter_context(visiting(browser, service.base_url, expected=("ERR_",)))
             page = visit.open(query="Basalt")
             expect(page.locator(".result")).not_to_have_count(0)
-        expect(page.locator("#awaybox")).to_contain_text("recalld does not answer")
-        expect(page.get_by_role("status")).to_contain_text("recalld does not answer")
+        expect(page.locator("#awaybox")).to_contain_text("recalld is not answering")
+        expect(page.get_by_role("status")).to_contain_text("recalld is not answering")
         expect(page.locator(".result")).not_to_have_count(0)
         page.get_by_role("button", name="Search", exact=True).click()
-        expect(page.locator("#found .bad")).to_contain_text("recalld does not answer")
+        expect(page.locator("#found .bad")).to_contain_text("recalld is not answering")
 
         with running(settings, port=port or 0):
             expect(page.locator("#awaybox")).to_be_hidden()
-            expect(page.get_by_role("status")).to_have_text("recalld answers again.")
+            expect(page.get_by_role("status")).to_have_text("recalld is answering again.")
             page.get_by_role("button", name="Search", exact=True).click()
             expect(page.locator(".result")).not_to_have_count(0)

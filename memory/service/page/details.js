@@ -59,7 +59,7 @@ const stamp = (seconds, at) =>
 
 function behind(queue, at) {
   if (!queue.reachable) return t("unknown");
-  if (queue.oldestSeconds === undefined) return t("notBehind");
+  if (queue.oldestSeconds === undefined) return undefined;
   return `${clock(at - queue.oldestSeconds)} (${span(queue.oldestSeconds)})`;
 }
 

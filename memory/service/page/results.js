@@ -5,7 +5,7 @@ import { excerpt, marked, matches } from "./highlight.js";
 import { agentNamed, agents } from "./live.js";
 import { number, score, sentence, span, t } from "./words.js";
 
-const MODES = { hybrid: "modeHybrid", vector: "modeVector", keyword: "modeKeyword", none: "modeNone" };
+const MODES = { hybrid: "modeHybrid", vector: "modeVector", keyword: "modeKeyword" };
 
 /** Words of a passage that are named as its reasons. */
 const MOST_WORDS = 8;
@@ -37,7 +37,7 @@ function about(answer, agent, again) {
   const facts = make("p", { className: "about" });
   facts.append(
     make("strong", {}, t("found", answer.results.length)),
-    make("span", { className: "mode", data: { mode: answer.mode } }, t("mode", t(MODES[answer.mode]))),
+    MODES[answer.mode] ? make("span", { className: "mode" }, t("mode", t(MODES[answer.mode]))) : "",
     make("span", {}, t("took", number(Math.round(answer.tookMs)))),
   );
   const box = make("div", { className: "answer" }, facts);
