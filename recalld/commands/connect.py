@@ -55,36 +55,33 @@ def connect(
     shown. --remove leaves the agents in the settings.
     """
     names = list(dict.fromkeys(programs))
-    if not names and not removing:
-        listing = list(_listing(invocation))
-        print_answer({"programs": listing}, _listing_lines(listing), as_json=as_json)
-        return 0
     words = words_for_program(invocation, "mcp", *(["--all-agents"] if all_agents else []))
+    plan = Plan()
     if removing:
-        plan = plan_removal(invocation.home_path, names or None)
-    else:
+        plan = plan_removal(invocation.home_path, names or PROGRAMS)
+    elif names:
         plan = _plan(invocation, names, words, with_hooks=not no_hooks)
+    _carry_out(invocation, plan, agreed=yes)
+    listing = list(_listing(invocation))
+    connected = [row["name"] for row in listing if row["name"] in names and row["command"] == words]
+    steps = _listing_lines(listing)
+    if names and not removing:
+        tools = served_tools(words) if connected else []
+        steps = _next_steps(invocation, connected, tools, plan)
+    print_answer({"programs": listing}, steps if names or not removing else (), as_json=as_json)
+    return 0 if removing or len(connected) == len(names) else 1
+
+
+def _carry_out(invocation: Invocation, plan: Plan, *, agreed: bool) -> None:
+    """Show the plan, ask, and make its changes. Standard output is for the answer."""
     for line in (*(change.line for change in plan.changes), *plan.remarks):
-        click.echo("\n".join(map(printable_name, line.split("\n"))), err=as_json)
-    if plan.changes and not yes and not sys.stdin.isatty():
+        click.echo("\n".join(map(printable_name, line.split("\n"))), err=True)
+    if plan.changes and not agreed and not sys.stdin.isatty():
         raise UserError("nothing was changed: say --yes to write what is shown", exit_code=2)
-    if plan.changes and not yes and not click.confirm("Make these changes?", default=False, err=as_json):
+    if plan.changes and not agreed and not click.confirm("Make these changes?", default=False, err=True):
         raise UserError("nothing was changed")
-    sentences = []
     for sentence in plan.carry_out(invocation.home_path):
-        sentences.append(sentence)
-        click.echo(printable_name(sentence), err=as_json)
-    if not plan.changes:
-        click.echo("nothing to take out" if removing else "nothing to change", err=as_json)
-    answer: dict[str, Any] = {"changes": sentences, "remarks": plan.remarks, "connected": []}
-    steps: list[str] = []
-    if not removing:
-        answer["connected"] = [name for name in names if _present_words(name) == words]
-        if answer["connected"]:
-            steps = [f"tested: `{shlex.join(words)}` serves {', '.join(served_tools(words))}"]
-        steps += _next_steps(invocation, answer["connected"], plan)
-    print_answer(answer, steps, as_json=as_json)
-    return 0 if removing or len(answer["connected"]) == len(names) else 1
+        click.echo(printable_name(sentence), err=True)
 
 
 def _plan(invocation: Invocation, names: Sequence[str], words: Sequence[str], *, with_hooks: bool) -> Plan:
@@ -95,16 +92,17 @@ def _plan(invocation: Invocation, names: Sequence[str], words: Sequence[str], *,
         if with_hooks and name in folders.hook_files:
             command = shlex.join(words_for_program(invocation, "hook", name))
             plan_hooks(name, folders.hook_files[name], command, waiting, recorded, plan)
-    discovery = machine.discover(folders, Path.cwd(), programs={PROGRAMS[name].memories for name in names})
-    if memories := _new_agents(invocation, discovery.memories, plan):
-        plan_agents(memories, config_to_write(invocation.config, home=invocation.home), plan)
+    programs = {PROGRAMS[name].memories for name in names}
+    memories = [memory for memory in machine.discover(folders, Path.cwd()).memories if memory.program in programs]
+    if new_agents := _new_agents(invocation, memories, plan):
+        plan_agents(new_agents, config_to_write(invocation.config, home=invocation.home), plan)
     return plan
 
 
 def _new_agents(invocation: Invocation, memories: Iterable[DiscoveredMemory], plan: Plan) -> list[DiscoveredMemory]:
-    """Return the memories that are no agent's yet, each with a free id.
+    """Return the memories that no agent has, each with a free id.
 
-    The settings do not hold remembered workspaces: such an agent keeps its id there.
+    An agent with a remembered workspace is not in the settings yet; it keeps its id there.
     """
     remembered = {} if invocation.loaded.config else remembered_workspaces(invocation.home_path)
     ids = {os.path.realpath(workspace): agent for agent, workspace in remembered.items()}
@@ -112,20 +110,20 @@ def _new_agents(invocation: Invocation, memories: Iterable[DiscoveredMemory], pl
     unnamed, renamed = [], []
     for memory in memories:
         workspace = os.path.realpath(memory.workspace)
-        indexes_all = [agent for agent in agents if memory.sessions and _has_sessions(agent, memory)]
-        same_workspace = [agent for agent in agents if os.path.realpath(agent.workspace) == workspace]
-        if same_workspace and memory.sessions and not indexes_all:
-            listed = ", ".join(f'"{folder}"' for folder in memory.sessions)
-            agent_id = same_workspace[0].id
-            plan.remarks.append(
-                f"agent {agent_id} has {workspace} already; its conversations come with sessions = [{listed}]"
-            )
-        elif workspace in ids:
+        owner = next((agent for agent in agents if os.path.realpath(agent.workspace) == workspace), None)
+        if workspace in ids:
             renamed.append(replace(memory, name=ids.pop(workspace)))
-        elif not same_workspace and not indexes_all:
+        elif any(memory.sessions and _has_sessions(agent, memory) for agent in agents):
+            continue
+        elif owner is None:
             unnamed.append(memory)
-    ids_in_use = [*remembered, *(agent.id for agent in agents)]
-    return [*renamed, *with_unique_names(unnamed, reserved=ids_in_use)]
+        elif memory.sessions:
+            sessions = ", ".join(f'"{folder}"' for folder in memory.sessions)
+            plan.remarks.append(
+                f"agent {owner.id} has {workspace} already; for its conversations give it sessions = [{sessions}]"
+            )
+    reserved = [*remembered, *(agent.id for agent in agents)]
+    return [*renamed, *with_unique_names(unnamed, reserved=reserved)]
 
 
 def _has_sessions(agent: AgentSettings, memory: DiscoveredMemory) -> bool:
@@ -134,46 +132,29 @@ def _has_sessions(agent: AgentSettings, memory: DiscoveredMemory) -> bool:
     return all(any(session.is_relative_to(folder) for folder in folders) for session in sessions)
 
 
-def _present_words(name: str) -> list[str]:
-    try:
-        return words_of(registered_entry(PROGRAMS[name], program_folders().server_files[name]))
-    except UserError:
-        return []
-
-
-def _next_steps(invocation: Invocation, connected: Sequence[str], plan: Plan) -> Iterator[str]:
-    yield from (f"next: {PROGRAMS[name].next_step}" for name in connected)
+def _next_steps(invocation: Invocation, connected: Sequence[str], tools: Sequence[str], plan: Plan) -> Iterator[str]:
+    if connected:
+        yield f"tested: the server answers with {', '.join(tools)}"
+    yield from (f"next: {PROGRAMS[name].title}: {PROGRAMS[name].next_step}" for name in connected)
     if any(change.adds and (change.adds.program, change.adds.kind) == ("codex", "hooks") for change in plan.changes):
-        yield "next: Codex runs the hooks when you have trusted them: /hooks in Codex"
+        yield "next: Codex: trust the hooks, by /hooks there"
     if running_service(invocation.home_path) is None:
         yield to_type("next: `recalld up` indexes everything and keeps it fresh")
-    elif plan.changes:
-        yield to_type("next: restart `recalld up` if agents are new")
-
-
-# The list
 
 
 def _listing(invocation: Invocation) -> Iterator[dict[str, Any]]:
-    recorded = {
-        (piece.program, piece.file) for piece in recorded_pieces(invocation.home_path) if piece.kind == "server"
-    }
+    pieces = {(piece.program, piece.file, piece.words) for piece in recorded_pieces(invocation.home_path)}
     for name, program in PROGRAMS.items():
-        file = program_folders().server_files[name]
+        file, entry, problem = program_folders().server_files[name], None, None
         try:
-            entry, problem = registered_entry(program, file), None
+            entry = registered_entry(program, file)
         except UserError as error:
-            entry, problem = None, str(error)
-        yield {
-            "name": name,
-            "title": program.title,
-            "installed": is_installed(program, file),
-            "connected": entry is not None,
-            "byConnect": entry is not None and (name, str(file)) in recorded,
-            "command": words_of(entry),
-            "settings": str(file),
-            "problem": problem,
-        }
+            problem = str(error)
+        fields = {"name": name, "title": program.title, "settings": str(file), "installed": is_installed(program, file)}
+        command = words_of(entry)
+        by_connect = (name, str(file), tuple(command)) in pieces
+        state = {"connected": entry is not None, "byConnect": by_connect, "command": command, "problem": problem}
+        yield {**fields, **state}
 
 
 def _listing_lines(listing: Iterable[dict[str, Any]]) -> Iterator[str]:

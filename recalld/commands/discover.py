@@ -82,8 +82,8 @@ def discover(
         answer = {"written": str(file), "kept": str(copy) if copy else None, "picked": names_of_picked}
         print_answer(answer, written, as_json=as_json)
         return
-    shown = [f"{settings_file(picked)}# Nothing was written; --write does."] if picked else discovery_lines(discovery)
-    print_answer(discovery_json(discovery), shown, as_json=as_json)
+    lines = [f"{settings_file(picked)}# Nothing was written; --write does."] if picked else discovery_lines(discovery)
+    print_answer(discovery_json(discovery), lines, as_json=as_json)
 
 
 def _picked(discovery: Discovery, names: list[str], *, takes_all: bool) -> list[DiscoveredMemory]:

@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from memory.http.whole_files import write_whole
 from recalld.connect.programs import (
@@ -33,22 +32,27 @@ from schemas.errors import UserError
 #: File of a home with the pieces in other programs' settings.
 RECORD = "connections.json"
 
-#: Agents that a plan names; it counts the foreign_commands.
-_SHOWN_AGENTS = 8
+#: Agents that a plan names; it counts the others.
+_NAMED_AGENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Piece in one settings file of a program: its server, or its hooks. `words` is the command of either.
+    """Piece in a settings file of a program: a "server" or "hooks", by the `words` of its command.
 
     `new_file`: the file was made for it.
     """
 
     program: str
-    kind: Literal["server", "hooks"]
+    kind: str
     file: str
     words: tuple[str, ...]
     new_file: bool
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Program, kind and file, which hold one piece at most."""
+        return self.program, self.kind, self.file
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class Change:
     line: str
     apply: Callable[[], str]
     adds: Piece | None = None
-    drops: Piece | None = None
+    removes: Piece | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,42 +78,31 @@ class Plan:
 
     def carry_out(self, home: Path) -> Iterator[str]:
         """Make and record the changes, and yield a sentence on each. Raise UserError at the first that fails."""
+        pieces = {piece.place: piece for piece in recorded_pieces(home) if piece not in self.released}
         for change in self.changes:
-            _record(home, adds=change.adds)
+            if change.adds is not None:
+                pieces[change.adds.place] = change.adds
+                _record(home, pieces.values())
             yield change.apply()
-            _record(home, drops=change.drops)
-        for piece in self.released:
-            _record(home, drops=piece)
+            if change.removes is not None:
+                del pieces[change.removes.place]
+                _record(home, pieces.values())
+        if self.released:
+            _record(home, pieces.values())
 
 
-def recorded_pieces(home: Path) -> tuple[Piece, ...]:
-    """Return all pieces in programs' settings, in the order in which they came.
-
-    Raises:
-        UserError: the record cannot be read.
-    """
+def recorded_pieces(home: Path) -> list[Piece]:
+    """Return all pieces in programs' settings, the first one first. Raise UserError for a damaged record."""
     file = home / RECORD
     try:
-        pieces = json.loads(file.read_bytes())["pieces"]
-        return tuple(Piece(**{**piece, "words": tuple(piece["words"])}) for piece in pieces)
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror})") from None
-    except (ValueError, LookupError, TypeError):
-        raise UserError(f"{file} is damaged; delete it, and take recalld out of the programs by hand") from None
+        pieces = json.loads(file.read_bytes())["pieces"] if file.exists() else []
+        return [Piece(**{**piece, "words": tuple(piece["words"])}) for piece in pieces]
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UserError(f"{file} cannot be read; move it away, and take recalld out of programs by hand") from None
 
 
-def _record(home: Path, *, adds: Piece | None = None, drops: Piece | None = None) -> None:
-    if adds is None and drops is None:
-        return
-    file = home / RECORD
-    pieces = {(piece.program, piece.kind, piece.file): piece for piece in recorded_pieces(home)}
-    if drops is not None:
-        pieces.pop((drops.program, drops.kind, drops.file), None)
-    if adds is not None:
-        pieces[adds.program, adds.kind, adds.file] = adds
-    content = json.dumps({"pieces": [asdict(piece) for piece in pieces.values()]}, indent=2)
+def _record(home: Path, pieces: Collection[Piece]) -> None:
+    file, content = home / RECORD, json.dumps({"pieces": list(map(asdict, pieces))}, indent=2)
     try:
         if pieces:
             write_whole(file, content.encode() + b"\n")
@@ -119,14 +112,13 @@ def _record(home: Path, *, adds: Piece | None = None, drops: Piece | None = None
         raise UserError(f"{file} cannot be written ({error.strerror})") from None
 
 
-def _ours(recorded: Collection[Piece], program: str, kind: str, file: Path) -> Piece | None:
-    place = (program, kind, str(file))
-    return next((piece for piece in recorded if (piece.program, piece.kind, piece.file) == place), None)
+def _ours(recorded: Collection[Piece], *place: str) -> Piece | None:
+    return next((piece for piece in recorded if piece.place == place), None)
 
 
 def plan_server(name: str, file: Path, words: Sequence[str], recorded: Collection[Piece], plan: Plan) -> None:
     """Plan the registration of a command with a program. An entry by another hand stays."""
-    program, ours = PROGRAMS[name], _ours(recorded, name, "server", file)
+    program, ours = PROGRAMS[name], _ours(recorded, name, "server", str(file))
     try:
         entry = registered_entry(program, file)
         present = words_of(entry)
@@ -135,23 +127,21 @@ def plan_server(name: str, file: Path, words: Sequence[str], recorded: Collectio
         if entry is not None and (ours is None or present != list(ours.words)):
             target = shlex.join(present) or entry.get("url") or entry.get("httpUrl") or "something else"
             plan.remarks.append(
-                f"{program.title} has a server called {SERVER} already, which connect did not add and leaves alone "
-                f"({target} in {file}); take it out there and connect again"
+                f"{program.title}: {file} has a server {SERVER} that connect did not add ({target}), and it stays; "
+                "take it out there and connect again"
             )
             return
         check_writable(program, file)
     except UserError as error:
-        plan.remarks.append(
-            f"{program.title} was left as it is: {error}. To connect it by hand, add this to {file}:\n"
-            f"{block_to_paste(program, file, words)}"
-        )
+        block = block_to_paste(program, file, words)
+        plan.remarks.append(f"{program.title} was left as it is: {error}. By hand, add this to {file}:\n{block}")
         return
 
     def apply() -> str:
         copy = write_entry(program, file, words, replacing=entry is not None)
         return f"{program.title}: server {SERVER} is in {file}{kept_in(copy)}"
 
-    way = f"by {program.typed(program.add(words))}" if program.command else f"starts `{shlex.join(words)}`"
+    way = f"by `{shlex.join(program.addition(words))}`" if program.command else f"starts `{shlex.join(words)}`"
     new_file = ours.new_file if ours else not (program.command or file.exists())
     piece = Piece(name, "server", str(file), tuple(words), new_file)
     plan.changes.append(Change(f"+ {file}: server {SERVER}, {way}", apply, adds=piece))
@@ -161,7 +151,7 @@ def plan_hooks(
     name: str, file: Path, command: str, waiting: Sequence[str], recorded: Collection[Piece], plan: Plan
 ) -> None:
     """Plan hooks that call `command`. Hooks of recalld that connect did not install stay."""
-    ours = _ours(recorded, name, "hooks", file)
+    ours = _ours(recorded, name, "hooks", str(file))
     try:
         settings, changed = hooks_changed(file, name, command, waiting=waiting)
         foreign_commands = set(our_commands(settings.tree, name)).difference(ours.words if ours else ())
@@ -182,36 +172,29 @@ def plan_hooks(
 
 
 def plan_agents(memories: Sequence[DiscoveredMemory], file: Path, plan: Plan) -> None:
-    """Plan agents for these memories, behind the agents of a settings file, which stay as they are.
-
-    Raises:
-        UserError: the settings file cannot be read.
-    """
+    """Plan agents for these memories, behind the agents of a settings file. Raise UserError if it cannot be read."""
     try:
-        before = file.read_bytes().decode() if file.exists() else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from None
-    blocks = "".join(agent_tables(memories))
-    if before is None:
-        text = settings_file(memories)
-    else:
-        end = "\r\n" if "\r\n" in before else "\n"
-        text = before + ("" if before.endswith("\n") or not before else end) + blocks.replace("\n", end)
+        before = file.read_bytes() if file.exists() else None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror})") from None
+    blocks, text = "".join(agent_tables(memories)), settings_file(memories)
+    if before is not None:
+        text = before.decode()  # it was loaded already
+        end = "\r\n" if "\r\n" in text else "\n"
+        text += ("" if text.endswith("\n") or not text else end) + blocks.replace("\n", end)
+        if shared := sorted({key for memory in memories for key in dotted(memory.shared)}):
+            plan.remarks.append(f"OpenClaw's settings for all agents are not taken over: {', '.join(shared)}")
     try:
         check_settings(text)
     except UserError as error:
         plan.remarks.append(f"{file} was left as it is ({error}). Add these agents by hand:\n{blocks}")
         return
-    shared = sorted({key for memory in memories for key in dotted(memory.shared)})
-    if before is not None and shared:
-        plan.remarks.append(f"OpenClaw's settings for all agents are not taken over: {', '.join(shared)}")
     names = [memory.name for memory in memories]
-    more = f" and {len(names) - _SHOWN_AGENTS} more" if len(names) > _SHOWN_AGENTS else ""
-    agents = f"agent{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN_AGENTS])}{more}"
+    more = f" and {len(names) - _NAMED_AGENTS} more" if len(names) > _NAMED_AGENTS else ""
+    agents = f"agent{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED_AGENTS])}{more}"
 
     def apply() -> str:
-        copy = replace_unchanged(file, text.encode(), before=None if before is None else before.encode())
-        return f"recalld: {agents} added to {file}{kept_in(copy)}"
+        return f"recalld: {agents} added to {file}{kept_in(replace_unchanged(file, text.encode(), before=before))}"
 
     plan.changes.append(Change(f"+ {file}: {agents}", apply))
 
@@ -244,8 +227,8 @@ def _plan_server_removal(piece: Piece, plan: Plan) -> None:
         remove_entry(program, file, new_file=piece.new_file)
         return f"{program.title}: server {SERVER} is taken out of {file}"
 
-    way = f", by {program.typed(program.remove)}" if program.command else ""
-    plan.changes.append(Change(f"- {file}: server {SERVER}{way}", apply, drops=piece))
+    way = f", by `{shlex.join(program.removal)}`" if program.command else ""
+    plan.changes.append(Change(f"- {file}: server {SERVER}{way}", apply, removes=piece))
 
 
 def _plan_hooks_removal(piece: Piece, plan: Plan) -> None:
@@ -260,7 +243,7 @@ def _plan_hooks_removal(piece: Piece, plan: Plan) -> None:
         settings.replace(None if piece.new_file and not changed else changed)
         return f"{PROGRAMS[piece.program].title}: hooks are taken out of {file}"
 
-    plan.changes.append(Change(f"- {file}: hooks of recalld", apply, drops=piece))
+    plan.changes.append(Change(f"- {file}: hooks of recalld", apply, removes=piece))
 
 
 def _release(piece: Piece, subject: str, *, is_there: bool, plan: Plan) -> None:

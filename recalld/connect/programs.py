@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,13 +27,16 @@ from schemas.errors import UserError
 #: Name of the entry in every program.
 SERVER = "recalld"
 
-#: Seconds that a program's own command may take; OpenClaw's takes four.
-_COMMAND_SECONDS = 120.0
+#: Seconds that a program's own command may take (OpenClaw's takes four), and our server until its tools are listed.
+_COMMAND_SECONDS, _ANSWER_SECONDS = 120.0, 60.0
+
+#: Variables that a program hands to its servers: those of the protocol's reference SDKs, and a few more.
+_LIKELY_VARIABLES = frozenset(("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER"))
 
 Words: TypeAlias = Sequence[str]
 
 
-def _command_and_arguments(words: Words) -> dict[str, Any]:
+def _entry(words: Words) -> dict[str, Any]:
     return {"command": words[0], "args": list(words[1:])}
 
 
@@ -41,80 +44,66 @@ def _command_and_arguments(words: Words) -> dict[str, Any]:
 class Program:
     """One program, and how an entry gets into its settings.
 
-    `servers` is the dotted place of MCP servers there, `entry` makes the entry of a command, and `next_step` is a
-    sentence for the user. `add` and `remove` make arguments of the program's own `command`, which `rewrites` the
-    file if comments and links are lost. `memories` is the program's name in `recalld discover`.
+    `servers` is the dotted place of MCP servers there, and `entry` makes the entry of a command. `add` and `remove` are
+    arguments of the program's own `command`, which `rewrites` the file without comments and links if it takes JSON.
+    `memories` is the program's name in `recalld discover`.
     """
 
     title: str
     servers: str
-    next_step: str
     memories: str = ""
-    entry: Callable[[Words], dict[str, Any]] = _command_and_arguments
+    entry: Callable[[Words], dict[str, Any]] = _entry
     command: str = ""
-    add: Callable[[Words], list[str]] = lambda _: []
-    remove: Words = ()
+    add: str = ""
+    remove: str = ""
     rewrites: bool = False
+    next_step: str = "start it anew; /mcp there lists recalld"
 
-    def typed(self, arguments: Words) -> str:
-        """Return the program's own command with these arguments, as a user would type it."""
-        return f"`{shlex.join([self.command, *arguments])}`"
+    def addition(self, words: Words) -> list[str]:
+        """Return the program's own command that adds an entry."""
+        return [self.command, *self.add.split(), *([json.dumps(self.entry(words))] if self.rewrites else words)]
+
+    @property
+    def removal(self) -> list[str]:
+        """The program's own command that removes the entry."""
+        return [self.command, *self.remove.split()]
 
 
 PROGRAMS: Mapping[str, Program] = {
     "claude-code": Program(
-        "Claude Code",
-        "mcpServers",
-        "start Claude Code anew; /mcp there lists recalld",
+        *("Claude Code", "mcpServers", "claude-code"),
         command="claude",
-        add=lambda words: ["mcp", "add", "--scope", "user", SERVER, "--", *words],
-        remove=("mcp", "remove", "--scope", "user", SERVER),
-        memories="claude-code",
+        add="mcp add --scope user recalld --",
+        remove="mcp remove --scope user recalld",
     ),
     "codex": Program(
-        "Codex",
-        "mcp_servers",
-        "start Codex anew; /mcp there lists recalld",
-        command="codex",
-        add=lambda words: ["mcp", "add", SERVER, "--", *words],
-        remove=("mcp", "remove", SERVER),
-        memories="codex",
+        *("Codex", "mcp_servers", "codex"), command="codex", add="mcp add recalld --", remove="mcp remove recalld"
     ),
     "openclaw": Program(
-        "OpenClaw",
-        "mcp.servers",
-        "restart OpenClaw's gateway; `openclaw mcp doctor recalld --probe` says whether it answers",
+        *("OpenClaw", "mcp.servers", "openclaw"),
         command="openclaw",
-        add=lambda words: ["mcp", "set", SERVER, json.dumps(_command_and_arguments(words))],
-        remove=("mcp", "unset", SERVER),
+        add="mcp set recalld",
+        remove="mcp unset recalld",
         rewrites=True,
-        memories="openclaw",
+        next_step="restart its gateway; `openclaw mcp doctor recalld --probe` tests it from there",
     ),
-    "cursor": Program(
-        "Cursor", "mcpServers", "Cursor lists recalld under Settings, MCP; switch it on there", memories="cursor"
-    ),
+    "cursor": Program("Cursor", "mcpServers", "cursor", next_step="switch recalld on under Settings, MCP"),
     "gemini": Program(
-        "Gemini CLI",
-        "mcpServers",
-        "start Gemini CLI anew, in a folder that it trusts; /mcp there lists recalld",
+        *("Gemini CLI", "mcpServers", "gemini-cli"),
         command="gemini",
-        add=lambda words: ["mcp", "add", "-s", "user", SERVER, *words],
-        remove=("mcp", "remove", "-s", "user", SERVER),
-        memories="gemini-cli",
+        add="mcp add -s user recalld",
+        remove="mcp remove -s user recalld",
     ),
     "vscode": Program(
-        "VS Code",
-        "servers",
-        "VS Code asks whether you trust recalld when it first starts it; `MCP: List Servers` shows it",
-        entry=lambda words: {"type": "stdio", **_command_and_arguments(words)},
+        *("VS Code", "servers"),
+        entry=lambda words: {"type": "stdio", **_entry(words)},
+        next_step="run `MCP: List Servers` and start recalld, which asks for your trust",
     ),
-    "windsurf": Program("Windsurf", "mcpServers", "refresh the MCP servers in Windsurf's Cascade panel"),
+    "windsurf": Program("Windsurf", "mcpServers", next_step="refresh the MCP servers in the Cascade panel"),
     "opencode": Program(
-        "OpenCode",
-        "mcp",
-        "start OpenCode anew; `opencode mcp list` shows recalld",
+        *("OpenCode", "mcp", "opencode"),
         entry=lambda words: {"type": "local", "command": list(words), "enabled": True},
-        memories="opencode",
+        next_step="start it anew; `opencode mcp list` shows recalld",
     ),
 }
 
@@ -172,7 +161,7 @@ def check_writable(program: Program, file: Path) -> None:
         UserError: it cannot; the message says why.
     """
     if program.command and shutil.which(program.command) is None:
-        raise UserError(f"the command `{program.command}` is not on PATH")
+        raise UserError(f"`{program.command}` is not on PATH")
     if program.rewrites and file.is_symlink():
         raise UserError(f"{file} is a link, which `{program.command}` would replace")
     if program.rewrites or not program.command:
@@ -189,77 +178,67 @@ def write_entry(program: Program, file: Path, words: Words, *, replacing: bool) 
     Raises:
         UserError: it was not registered.
     """
-    if not program.command:
-        settings = JsonSettings.read(file)
-        servers = dict(settings.tree.get(program.servers, {}))
-        servers[SERVER] = {**servers.get(SERVER, {}), **program.entry(words)}
-        return settings.replace({**settings.tree, program.servers: servers})
-    if replacing:
-        _run(program, program.remove)
-    last_line = _run(program, program.add(words))
-    if words_of(registered_entry(program, file)) != list(words):
-        raise UserError(f"{program.typed(program.add(words))} did not add it to {file}{last_line}")
-    return None
+    if program.command:
+        if replacing:
+            _run(program.removal)
+        last_line = _run(program.addition(words))
+        if words_of(registered_entry(program, file)) != list(words):
+            raise UserError(f"`{shlex.join(program.addition(words))}` did not add it to {file}{last_line}")
+        return None
+    settings = JsonSettings.read(file)
+    servers = dict(settings.tree.get(program.servers, {}))
+    servers[SERVER] = {**servers.get(SERVER, {}), **program.entry(words)}
+    return settings.replace({**settings.tree, program.servers: servers})
 
 
 def remove_entry(program: Program, file: Path, *, new_file: bool) -> None:
     """Remove our entry, and the file if it is a `new_file` that holds nothing else. Raise UserError if that fails."""
-    if not program.command:
-        settings = JsonSettings.read(file)
-        servers = {name: server for name, server in settings.tree[program.servers].items() if name != SERVER}
-        tree = {name: value for name, value in settings.tree.items() if name != program.servers or servers}
-        tree |= {program.servers: servers} if servers else {}
-        settings.replace(None if new_file and not tree else tree)
+    if program.command:
+        last_line = _run(program.removal)
+        if registered_entry(program, file) is not None:
+            raise UserError(f"`{shlex.join(program.removal)}` did not take it out of {file}{last_line}")
         return
-    last_line = _run(program, program.remove)
-    if registered_entry(program, file) is not None:
-        raise UserError(f"{program.typed(program.remove)} did not take it out of {file}{last_line}")
+    settings = JsonSettings.read(file)
+    servers = {name: server for name, server in settings.tree[program.servers].items() if name != SERVER}
+    tree = {**settings.tree, program.servers: servers}
+    if not servers:
+        del tree[program.servers]
+    settings.replace(None if new_file and not tree else tree)
 
 
-def _run(program: Program, arguments: Words) -> str:
+def _run(command: Words) -> str:
     """Run a program's own command. Return the end of a sentence with its last line. Raise UserError if it failed."""
     try:
-        process = subprocess.run(  # noqa: S603 - the program that the user named
-            [shutil.which(program.command) or program.command, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_COMMAND_SECONDS,
-            env=environment_for_child({}),
-            check=False,
-        )
+        process = _answered([shutil.which(command[0]) or command[0], *command[1:]], seconds=_COMMAND_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(
-            f"{program.typed(arguments)} failed ({getattr(error, 'strerror', None) or 'timeout'})"
-        ) from None
+        raise UserError(f"`{shlex.join(command)}` failed ({getattr(error, 'strerror', None) or 'timeout'})") from None
     last_line = _last_line(process.stderr or process.stdout)
     if process.returncode:
-        raise UserError(f"{program.typed(arguments)} failed{last_line}")
+        raise UserError(f"`{shlex.join(command)}` failed{last_line}")
     return last_line
 
 
-def _last_line(output: bytes) -> str:
-    lines = output.decode("utf-8", "replace").strip().splitlines()
+def _answered(
+    command: Words, requests: str = "", *, seconds: float, variables: Collection[str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in the root folder, which is no project's, with all variables or with these."""
+    environment = environment_for_child({})
+    return subprocess.run(  # noqa: S603 - the user named the program
+        list(command),
+        input=requests,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=seconds,
+        cwd=Path.home().anchor,
+        env={name: text for name, text in environment.items() if variables is None or name in variables},
+        check=False,
+    )
+
+
+def _last_line(output: str) -> str:
+    lines = output.strip().splitlines()
     return f": {lines[-1]}" if lines else ""
-
-
-# A test of the connection
-
-_HELLO = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {},
-    "clientInfo": {"name": "recalld connect", "version": "1"},
-}
-_REQUESTS: Sequence[Mapping[str, Any]] = (
-    {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _HELLO},
-    {"jsonrpc": "2.0", "method": "notifications/initialized"},
-    {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
-)
-
-#: Seconds for the start of the server and its first answers, on a busy machine.
-_ANSWER_SECONDS = 60.0
-
-#: Variables that a program hands to its servers: those of the protocol's reference SDKs, and a few more.
-_LIKELY_VARIABLES = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
 
 
 def served_tools(words: Words) -> list[str]:
@@ -268,17 +247,15 @@ def served_tools(words: Words) -> list[str]:
     Raises:
         UserError: it does not answer.
     """
-    variables = environment_for_child({})
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": SERVER, "version": "1"}}
+    requests: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": client},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/list"},
+    ]
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **request}) + "\n" for request in requests)
     try:
-        process = subprocess.run(  # noqa: S603 - the command that was registered
-            list(words),
-            input="".join(f"{json.dumps(request)}\n" for request in _REQUESTS).encode(),
-            capture_output=True,
-            timeout=_ANSWER_SECONDS,
-            cwd=Path.home().anchor,  # no project's folder
-            env={name: variables[name] for name in _LIKELY_VARIABLES if name in variables},
-            check=False,
-        )
+        process = _answered(words, lines, seconds=_ANSWER_SECONDS, variables=_LIKELY_VARIABLES)
         answers = {answer.get("id"): answer for answer in map(json.loads, process.stdout.splitlines())}
         return [str(tool["name"]) for tool in answers[2]["result"]["tools"]]
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -40,16 +40,8 @@ _YAML_PATH = re.compile(r"[ \t]+path:(.+)")
 _MAX_INSIDE = 1000
 
 
-def discover(
-    folders: ProgramFolders,
-    current_folder: Path,
-    *,
-    seconds: float = COUNTING_SECONDS,
-    programs: Collection[str] | None = None,
-) -> Discovery:
-    """Return every memory of the machine, or of these programs, named by agents' ids.
-
-    Folders around `current_folder` are among them.
+def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = COUNTING_SECONDS) -> Discovery:
+    """Return every memory of the machine, named by agents' ids, with those around `current_folder`.
 
     A folder of notes that is the workspace of an agent, or that several programs know, is listed once. A coding agent
     works in all of a vault, so its workspace gets all notes of that vault; OpenClaw's settings name the notes of its
@@ -68,8 +60,6 @@ def discover(
         elif memory.program in _OF_FOLDERS and workspace in workspaces:
             continue
         workspaces.add(workspace)
-        if programs is not None and memory.program not in programs:
-            continue
         counted = replace(memory, settings=settings).counted(until)
         if not all(map(is_utf8, (str(memory.workspace), *memory.sessions))):
             problems.append(f"{memory.title}: the folder's name is not UTF-8, so it cannot be written into settings")

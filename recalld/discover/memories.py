@@ -165,7 +165,7 @@ def agent_tables(memories: Iterable[DiscoveredMemory]) -> Iterator[str]:
 
 def _lines(values: Mapping[str, Any]) -> Iterator[str]:
     order = [*agent_keys(), *top_level_keys()]
-    for key, value in sorted(values.items(), key=lambda item: order.index(item[0])):
+    for key, value in sorted(values.items(), key=lambda pair: order.index(pair[0])):
         yield f"{key} = {_value(value)}\n"
 
 
@@ -173,7 +173,7 @@ def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_value(name)} = {_value(item)}" for name, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_value(name)} = {_value(element)}" for name, element in value.items()) + " }"
     # JSON's texts, numbers and booleans are those of TOML, but for one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

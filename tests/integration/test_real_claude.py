@@ -8,7 +8,7 @@ import re
 import subprocess
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,29 +25,23 @@ PACKAGE = "@anthropic-ai/claude-code@2.1.197"
 ANSWER = "It listens on 7171."
 
 
+#: Takes a request to the model, and returns a text, or the name and the arguments of a tool to call.
+Reply = Callable[[dict[str, Any]], str | tuple[str, dict[str, Any]]]
+
+
 @contextmanager
-def model(answer: str = ANSWER) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The address of a model that always gives the same answer, and the requests that it gets."""
+def model(answer: str | Reply = ANSWER) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The address of a model that always gives the same answer, or the one of a function, and its requests."""
     requests: list[dict[str, Any]] = []
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "stand-in", "content": []}
-    message |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}
-    ended = {"delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 1}}
-    events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": message},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": answer}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", **ended},
-        {"type": "message_stop"},
-    ]
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            requests.append(request)
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
-            for event in events:
+            for event in _events(answer if isinstance(answer, str) else answer(request)):
                 self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
 
         def log_message(self, *_: object) -> None:
@@ -62,6 +56,30 @@ def model(answer: str = ANSWER) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _events(reply: str | tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The stream of one answer."""
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "stand-in", "content": []}
+    message |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}
+    if isinstance(reply, str):
+        block, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": reply}
+    else:
+        block = {"type": "tool_use", "id": f"toolu_{uuid.uuid4().hex}", "name": reply[0], "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(reply[1])}
+    reason = "end_turn" if isinstance(reply, str) else "tool_use"
+    return [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": None},
+            "usage": {"output_tokens": 1},
+        },
+        {"type": "message_stop"},
+    ]
 
 
 class Claude:
