@@ -230,22 +230,22 @@ class QueryVectors:
             with self._lock:
                 del self._running[query]
 
-    def _embed_with_retry(self, running: _Running, item: Item) -> Vector:
+    def _embed_with_retry(self, running: _Running, query: Item) -> Vector:
         """Embed with one more try after a transient failure: most of them are over at once."""
         if self._clock() >= running.until:
             raise Unavailable(self._late_reason)
         try:
-            return self._request_vector(item)
+            return self._request_vector(query)
         except Transient as error:
             if not self.provider.account or is_asked(error) or isinstance(error, Unusable):
                 raise
-            return self._request_vector(item)
+            return self._request_vector(query)
 
-    def _request_vector(self, item: Item) -> Vector:
+    def _request_vector(self, query: Item) -> Vector:
         waste = self._limiter.breaker.waste()
         dimensions = self.dimensions or (waste.expected if waste is not None else 0) or None
         try:
-            matrix, _ = self._coordination.send(self.provider, [item], lane=None, dimensions=dimensions)
+            matrix, _ = self._coordination.send(self.provider, [query], lane=None, dimensions=dimensions)
         except Waiting as error:
             raise Unavailable(self._cool_down_reason() or str(error)) from error
         vector: Vector = matrix[0]

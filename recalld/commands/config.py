@@ -39,9 +39,9 @@ def show(invocation: Invocation, *, shows_all: bool, as_json: bool) -> None:
     values = effective(loaded.settings)
     settings = {key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()}
     answer = {"config": str(loaded.config) if loaded.config else None, "settings": settings}
-    shown = {key: value for key, value in values.items() if shows_all or _is_set(key, settings)}
-    print_answer(answer, _lines(loaded, shown), as_json=as_json)
-    if len(shown) < len(values) and not as_json:
+    printed = {key: value for key, value in values.items() if shows_all or _is_set(key, settings)}
+    print_answer(answer, _lines(loaded, printed), as_json=as_json)
+    if len(printed) < len(values) and not as_json:
         remark("all other settings have their default; `recalld config show --all` prints them")
 
 

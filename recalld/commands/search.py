@@ -105,6 +105,9 @@ def _short_results(results: Sequence[Mapping[str, Any]], query: str) -> Iterator
     columns, terms = shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns, sought(query)
     for result in results:
         agent, title = (printable_name(result.get(name) or "") for name in ("agent", "title"))
+        sentence = best_sentence(printable(result["snippet"]), terms=terms, columns=max(columns - 4, _LEAST_TITLE))
+        if sentence.text.startswith(title.removesuffix("\N{HORIZONTAL ELLIPSIS}")):
+            title = ""  # a note without a heading is called by its first words
         copies = f"  also in {result['alsoIn']['count']} more" if result.get("alsoIn") else ""
         place, score = _place(result), f"{result['score']:.2f}{copies}"
         room = columns - sum(columns_of(text) + 2 for text in (agent, place, score) if text)
@@ -115,7 +118,6 @@ def _short_results(results: Sequence[Mapping[str, Any]], query: str) -> Iterator
             click.style(score, dim=True),
         )
         yield "  ".join(filter(None, parts))
-        sentence = best_sentence(printable(result["snippet"]), terms=terms, columns=max(columns - 4, _LEAST_TITLE))
         text = sentence.text
         for start, end in reversed(sentence.matches):
             text = text[:start] + click.style(text[start:end], bold=True) + text[end:]

@@ -303,7 +303,17 @@ ada  shop, 3 May: who feeds the cat who feeds the cat who feeds the cat who…  
     猫叫 Pixel black
     resume: codex resume 7
 """
-UNSURE = {"results": [{**HIT, "score": 0.49, "vectorScore": 0.2, "alsoIn": {"count": 2, "paths": ["b.md", "c.md"]}}]}
+UNSURE = {
+    "results": [
+        {
+            **HIT,
+            "title": "猫叫 Pixel…",
+            "score": 0.49,
+            "vectorScore": 0.2,
+            "alsoIn": {"count": 2, "paths": ["b.md", "c.md"]},
+        }
+    ]
+}
 FALLEN = {"results": [], "fallbackReason": "qmd failed: late", "degraded": ["keywords only: no key"]}
 REMARKS = "recalld: keywords only: no key\nrecalld: 2 changed notes are not indexed yet\n"
 LEFT_OUT = {"unavailable": True, "error": "no index", "action": "run `recalld index`"}

@@ -272,9 +272,15 @@ def _merged(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def _around_match(sentence: str, terms: Sequence[str], columns: int) -> str:
-    """Return the part of a sentence around its matches that fits into `columns`, with an ellipsis at each cut."""
-    if (width := columns_of(sentence)) <= columns:
+    """Return the part of a sentence around its matches that fits into `columns`, with an ellipsis at each cut.
+
+    That is its beginning, unless another part holds more of the terms.
+    """
+    beginning, width = shortened(sentence, columns), columns_of(sentence)
+    if width <= columns:
         return sentence
     snippet = make_snippet(sentence, terms=terms, max_chars=max(1, (columns - 1) * len(sentence) // width))
     assert snippet is not None  # noqa: S101 - without overlaps there is always one
-    return shortened("\N{HORIZONTAL ELLIPSIS}" * (snippet.start > 0) + sentence[snippet.start :], columns)
+    middle = shortened("\N{HORIZONTAL ELLIPSIS}" + sentence[snippet.start :].lstrip(" ,;:.)，；：、"), columns)
+    counts = [len({term for *_, term in _word_matches(part, terms)}) for part in (beginning, middle)]
+    return middle if counts[1] > counts[0] else beginning

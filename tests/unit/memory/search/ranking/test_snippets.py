@@ -175,3 +175,5 @@ def test_a_sentence_fits_into_its_columns(text: str, query: str, columns: int) -
 def test_a_long_sentence_is_cut_between_words_around_its_match() -> None:
     best = best_sentence("so many words " * 9 + "and a heron " + "in between " * 9, terms=("heron",), columns=40)
     assert best.text == "…many words and a heron in between in…"
+    early = best_sentence("A heron, so many words, " * 2 + "heron", terms=("heron", "word"), columns=40)
+    assert early.text == "A heron, so many words, A heron, so…"
