@@ -81,9 +81,7 @@ export function lookedDetails(agent) {
   const facts = [
     fact(t("verdict"), make("span", { className: agent.ok ? "" : "badtext" }, t(agent.ok ? "verdictOk" : "verdictBad"))),
     fact(t("disk"), onDisk(disk)),
-    index.sourceCounts?.length > 0
-      ? fact(t("indexed"), listed(index.sourceCounts.map(({ source, files, chunks }) => t("sourceCount", source, files, chunks))))
-      : null,
+    fact(t("indexed"), listed((index.sourceCounts ?? []).map(({ source, files, chunks }) => files && t("sourceCount", source, files, chunks)))),
     vectors.etaSeconds === undefined ? null : fact(t("eta"), span(vectors.etaSeconds)),
     vectors.advice ? fact(t("vectors"), sentence(vectors.advice)) : null,
     // Without a provider the trouble says why.

@@ -97,7 +97,8 @@ export function excerpt(snippet, terms, title) {
   const starts = matches(text, terms).map(([from]) => Math.max(0, Math.min(from - LEAD, text.length - EXCERPT)));
   const ranked = starts.map((start, index) => [starts.filter((other) => other >= start && other < start + EXCERPT).length, -index, start]);
   const best = ranked.sort((one, other) => other[0] - one[0] || other[1] - one[1])[0]?.[2] ?? 0;
-  const begin = wordEdge(text, best, 1);
+  const line = text.slice(best, best + LEAD).lastIndexOf("\n");
+  const begin = best > 0 && line >= 0 ? best + line + 1 : wordEdge(text, best, 1);
   const end = wordEdge(text, Math.min(text.length, best + EXCERPT), -1);
   const excerpted = text.slice(begin, end).trim().split("\n").slice(0, LINES).join("\n");
   return `${begin > 0 ? "… " : ""}${excerpted}${text.endsWith(excerpted) ? "" : " …"}`;

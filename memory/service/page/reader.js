@@ -221,7 +221,7 @@ function pageLines(page, index) {
 /** The notes of a day, to choose from. */
 function renderParts() {
   const { parts = [], path, rest } = place;
-  byId("parts").hidden = parts.length < 2;
+  byId("parts").parentElement.hidden = parts.length < 2;
   show(
     byId("parts"),
     ...parts.map(({ name, enter: other }) => {

@@ -147,7 +147,7 @@ export const en = {
   indexed: "Indexed",
   sourceCount: (source, files, chunks) =>
     `${source === "sessions" ? count(files, "transcript", "transcripts") : count(files, "note", "notes")} (${count(chunks, "passage", "passages")})`,
-  diskSame: (n) => `${count(n, "document", "documents")}, all indexed`,
+  diskSame: (n) => (n === 0 ? "no documents" : `${count(n, "document", "documents")}, all indexed`),
   diskDiffers: "differs from the index",
   diskMissing: (n) => `${n} not indexed`,
   diskStale: (n) => `${n} changed`,

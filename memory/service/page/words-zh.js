@@ -146,7 +146,7 @@ export const zh = {
   indexed: "已索引",
   sourceCount: (source, files, chunks) =>
     `${many(files)} ${source === "sessions" ? "份会话记录" : "篇笔记"}（${many(chunks)} 个段落）`,
-  diskSame: (n) => `${many(n)} 个文档，均已索引`,
+  diskSame: (n) => (n === 0 ? "没有文档" : `${many(n)} 个文档，均已索引`),
   diskDiffers: "与索引不同",
   diskMissing: (n) => `${n} 个未索引`,
   diskStale: (n) => `${n} 个已改动`,
