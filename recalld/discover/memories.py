@@ -15,7 +15,7 @@ from typing import Any
 from memory.documents.agent_files import AgentFiles
 from memory.documents.session_database import is_of_rows
 from memory.status.condition_texts import what_happened
-from recalld.settings.keys import agent_keys, dotted, top_level_keys
+from recalld.settings.keys import PATH_KEYS, agent_keys, dotted, top_level_keys
 from recalld.settings.load import load
 from schemas.conditions import ConditionCode
 from schemas.documents import FileStat
@@ -23,8 +23,11 @@ from schemas.settings import AgentSettings
 
 _MAX_NAME_CHARS = 40
 
-_TITLE = """\
-# Settings of recalld, written by `recalld discover` or `recalld connect`. `recalld config show` says what holds;
+#: Beginning of a settings file that recalld wrote.
+TITLE_BEGINNING = "# Settings of recalld, written by `recalld "
+
+_TITLE = f"""\
+{TITLE_BEGINNING}discover` or `recalld connect`. `recalld config show` says what holds;
 # docs/settings.md lists every key with its default.
 """
 
@@ -166,7 +169,17 @@ def agent_tables(memories: Iterable[DiscoveredMemory]) -> Iterator[str]:
 def _lines(values: Mapping[str, Any]) -> Iterator[str]:
     order = [*agent_keys(), *top_level_keys()]
     for key, value in sorted(values.items(), key=lambda pair: order.index(pair[0])):
-        yield f"{key} = {_value(value)}\n"
+        yield f"{key} = {_value(from_user_folder(value) if key in (*PATH_KEYS, 'extra_paths') else value)}\n"
+
+
+def from_user_folder(value: Any) -> Any:
+    """Return a path, or each path in a list or table, as `~/...` if it is below the user's folder."""
+    if isinstance(value, list | tuple):
+        return [from_user_folder(path) for path in value]
+    if isinstance(value, Mapping):
+        return {name: from_user_folder(path) for name, path in value.items()}
+    folder = os.path.expanduser("~/")  # noqa: PTH111 - Path's own raises
+    return f"~/{value.removeprefix(folder)}" if isinstance(value, str) and value.startswith(folder) else value
 
 
 def _value(value: Any) -> str:

@@ -17,8 +17,8 @@ from memory.documents.agent_files import AgentFiles
 from recalld.commands.discover import discovery_lines
 from recalld.discover.machine import discover, working_folder
 from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, settings_file, with_unique_names
+from recalld.settings.load import load
 from recalld.settings.program_folders import ProgramFolders
-from schemas.settings import Settings
 from tests.openclaw_database import OpenClawDatabase
 from tests.opencode_database import OpenCodeDatabase
 from tests.transcript_files import message_line
@@ -339,8 +339,10 @@ def vault_and(machine: Machine) -> Discovery:
 
 def documents(found: DiscoveredMemory, machine: Machine) -> set[str]:
     """Return the notes that an agent of these settings indexes, as keys name them."""
-    [table] = tomllib.loads(settings_file([found]))["agents"]
-    settings = Settings.model_validate({"home": machine.home / "recalld", "agents": [table]})
+    file = machine.home / "recalld.toml"
+    file.write_text(settings_file([found]))
+    assert 'workspace = "~/' in file.read_text(), "another machine may have another user's folder"
+    settings = load(config=str(file), home=str(machine.home / "recalld"), environment={}).settings
     return {key.path for key in AgentFiles(settings.agents[0]).scan().documents if key.source == "memory"}
 
 
