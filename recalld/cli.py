@@ -46,11 +46,13 @@ _GROUPS = {
     },
     "Care": {
         "doctor": "Examine machine, home and indexes; repair them with --fix.",
+        "where": "Show where settings, home, logs and indexes are, with sizes.",
         "config": "Show the settings and where each of them came from.",
         "dead": "List, show, retry or drop documents that failed.",
         "jobs": "List the queue and batch jobs; cancel a batch job.",
         "rebuild": "Build the index anew while the present one answers.",
         "model": "List local models; fetch one.",
+        "uninstall": "Remove what recalld made; notes and transcripts stay.",
     },
     "Plumbing": {
         "watch": "Run only the producers: watch files, queue changed documents.",
@@ -71,7 +73,7 @@ _MODULES = {
     **dict.fromkeys(("up", "watch", "work", "serve", "mcp"), "processes"),
     **dict.fromkeys(("rebuild", "backfill"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
-    **dict.fromkeys(("stop", "service", "logs"), "home"),
+    **dict.fromkeys(("stop", "service", "logs", "where", "uninstall"), "home"),
     "doctor": "status",
     "get": "search",
     "completion": "help",

@@ -1,8 +1,9 @@
-"""Commands about a home: its `recalld up` without a terminal, its service and its logs."""
+"""Commands about a home: its `recalld up` without a terminal, its service, logs and folders, and its removal."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -80,10 +81,10 @@ def logs(invocation: Invocation, *, follow: bool, number: int, as_json: bool, pr
     from recalld.up.log_files import entries, log_names
 
     home = invocation.home_path
-    known = log_names(home)
-    if known and not log_names(home, process):
-        raise UserError(f"no process called {process!r} has a log; these have: {', '.join(known)}", exit_code=2)
-    if not known and not follow:
+    all_names = log_names(home)
+    if all_names and not log_names(home, process):
+        raise UserError(f"no process called {process!r} has a log; these have: {', '.join(all_names)}", exit_code=2)
+    if not all_names and not follow:
         remark(f"there are no logs in {home / 'log'} yet: nothing has run for this home")
         return NOTHING_FOUND
     for entry in entries(home, process, number=number, follow=follow):
@@ -173,3 +174,59 @@ def _service_of(home: Path) -> Service | None:
     with suppress(UserError):
         return place if (place := service_here()).home() == home else None
     return None
+
+
+@click.command("where", epilog=examples("recalld where", "recalld where --json"))
+@json_option
+@pass_invocation
+def where(invocation: Invocation, *, as_json: bool) -> None:
+    """Print where settings file, home, indexes, cache, queue, logs and tokens are, with sizes."""
+    from recalld.runs.status import size as size_in_words
+    from recalld.settings.home_files import size_of
+    from recalld.settings.load import config_to_write, find_config, indexes_folder
+
+    home = invocation.home_path
+    config = find_config(invocation.config, home=home)
+    place = _service_of(home)
+    paths = {
+        "settings": config or config_to_write(invocation.config, home=invocation.home),
+        "home": home,
+        "indexes": indexes_folder(home, config),
+        "cache": home / "cache",
+        "broker": home / "broker",
+        "logs": home / "log",
+        "tokens": home / "run" / "tokens",
+        **({"service": place.file} if place is not None else {}),
+    }
+    sizes = {name: size_of(path) for name, path in paths.items()}
+    answer = {name: {"path": str(path), "bytes": sizes[name]} for name, path in paths.items()}
+    lines = (
+        f"{name:<9} {printable_name(str(path))}  ({'not there' if size is None else size_in_words(size)})"
+        for (name, path), size in zip(paths.items(), sizes.values(), strict=True)
+    )
+    print_answer(answer, lines, as_json=as_json)
+
+
+@click.command("uninstall", epilog=examples("recalld uninstall", "recalld uninstall --keep-home --yes"))
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@click.option("--keep-home", is_flag=True, help="Leave home and settings: indexes, paid embeddings, tokens.")
+@pass_invocation
+def uninstall(invocation: Invocation, *, yes: bool, keep_home: bool) -> None:
+    """Remove recalld for this home: hooks, service, and the home with its settings.
+
+    Shows it and asks once. Stops recalld first. Notes, transcripts and other files that recalld did not make stay and
+    are named. The program itself stays; the last line says how to remove it.
+    """
+    from recalld.doctor.removal import Removal, program_sentence
+
+    removal = Removal.of(invocation, _service_of(invocation.home_path), keep_home=keep_home)
+    for line in removal.lines():
+        click.echo(line)
+    if not removal.is_empty:
+        if not yes and not sys.stdin.isatty():
+            raise UserError("nothing was removed: say --yes to remove what is shown", exit_code=2)
+        if not yes and not click.confirm("Remove this?", default=False):
+            raise UserError("nothing was removed")
+        removal.run()
+        click.echo("removed")
+    click.echo(program_sentence())

@@ -38,8 +38,8 @@ def files_of(home: Path, indexes: Path) -> tuple[list[Path], list[Path]]:
     names = {file: file.relative_to(home) for entry in _entries(home) for file in _files_in(entry)}
     if indexes != home / "indexes":
         names |= {file: Path("indexes") / file.relative_to(indexes) for file in _below(indexes)}
-    made = [file for file, name in names.items() if _MADE.fullmatch(name.as_posix())]
-    return made, sorted(names.keys() - set(made))
+    our_files = [file for file, name in names.items() if _MADE.fullmatch(name.as_posix())]
+    return our_files, sorted(names.keys() - set(our_files))
 
 
 def remove_files(files: list[Path], home: Path, indexes: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,6 +154,15 @@ def load(
     settings, origins = resolve(draft, home=home_path)
     origins["home"] = "--home" if home else "RECALLD_HOME" if environment.get("RECALLD_HOME") else "default"
     return LoadedSettings(settings, origins, file)
+
+
+def indexes_folder(home: Path, config: Path | None, *, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of indexes: `store.path`, else the home's. Cheap; other settings may be wrong."""
+    folder, base = environment.get("RECALLD_STORE__PATH"), Path.cwd()
+    if config is not None and not folder:
+        with suppress(UserError, KeyError, TypeError):
+            folder, base = str(_parsed(config)["store"]["path"]), config.parent
+    return Path(os.path.normpath(base / Path(folder).expanduser())) if folder else home / "indexes"
 
 
 def select_agent(settings: Settings, agent: str | None) -> AgentSettings:

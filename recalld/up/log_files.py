@@ -68,9 +68,9 @@ def _new_entries(home: Path, process: str | None, read: dict[Path, int]) -> Iter
             beginning = read.get(file, 0)
             log.seek(beginning if beginning <= file.stat().st_size else 0)  # it was moved to .log.1
             beginning, text = log.tell(), log.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        read[file] = beginning + len(whole)
-        yield from _entries(name, file, whole)
+        entry_lines = text[: text.rfind(b"\n") + 1]
+        read[file] = beginning + len(entry_lines)
+        yield from _entries(name, file, entry_lines)
 
 
 def _files(home: Path, process: str | None = None) -> dict[str, Path]:
