@@ -75,7 +75,9 @@ class Removal:
                 settings.append(file)
             elif file.parent != home:
                 staying.append(f"{file} stays: it was not written by recalld for this home")
-        staying += [f"{file} stays: recalld did not make it" for file in foreign_files[:_LISTED] if file not in settings]
+        staying += [
+            f"{file} stays: recalld did not make it" for file in foreign_files[:_LISTED] if file not in settings
+        ]
         staying += [f"{len(foreign_files) - _LISTED} more files stay"] if len(foreign_files) > _LISTED else []
         return replace(removal, settings=tuple(settings), files=tuple(files), staying=tuple(staying))
 

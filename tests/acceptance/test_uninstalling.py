@@ -70,7 +70,7 @@ def test_everything_that_recalld_made_is_removed_and_nothing_else(user: Path) ->
         2,
         "recalld: nothing was removed: say --yes to remove what is shown\n",
     )
-    for name in ("claude-code", "codex", "openclaw", "recalld.toml", *theirs):
+    for name in (".claude/settings.json", "hooks.json", "openclaw", "recalld.toml", *theirs):
         assert name in refused.stdout
     assert processes_of(home)
 
