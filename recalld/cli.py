@@ -27,6 +27,7 @@ _GROUPS = {
     "Find": {
         "search": "Search an agent's memory.",
         "get": "Print lines of a memory file.",
+        "open": "Open the page in the browser, with the memory of all agents.",
         "context": "Show the memory that a session's prompt gets, and its cost.",
     },
     "Run": {

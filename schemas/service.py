@@ -19,6 +19,24 @@ class Refusal(Wire):
     error: str
 
 
+class PageLink(Wire):
+    """Path of the page; for the owner of several agents with a token that opens it once, within a minute."""
+
+    path: str
+
+
+class SessionRequest(Wire):
+    """Token of a link to the page."""
+
+    link: Annotated[str, Field(max_length=200)]
+
+
+class SessionAnswer(Wire):
+    """Token that the page sends from now on."""
+
+    token: str
+
+
 class Health(Wire):
     """Answer of a process that runs."""
 
@@ -90,10 +108,11 @@ class AgentQueue(Wire):
 
 
 class QueueAnswer(Wire):
-    """Queues of all agents that the caller may see, as of Unix time `at`."""
+    """Queues of all agents that the caller may see, as of Unix time `at`. The `owner` may search all at once."""
 
     at: float
     version: str
+    owner: bool = False
     agents: tuple[AgentQueue, ...]
 
 

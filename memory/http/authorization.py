@@ -1,13 +1,15 @@
 """Tokens of agents and of their owner, and which agent's memory a request may open.
 
-Each agent has one token. It opens that agent's memory and no other. The owner's token opens the memory of all agents.
+Each agent has one token. It opens that agent's memory and no other. The owner's token opens the memory of all agents,
+and so does a session, which the page gets for a one-time link.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,9 @@ METRICS_TOKEN_PATH = Path("run") / "metrics-token"
 
 #: Relative to the home folder: the owner's token, mode 0600. A user who can read it is the owner of the home.
 OWNER_TOKEN_PATH = Path("run") / "owner-token"
+
+#: Seconds for which a link of `recalld open` can be used, and for which the page's session lasts.
+LINK_SECONDS, SESSION_SECONDS = 60, 30 * 86_400
 
 _TOKEN_BYTES = 32
 
@@ -82,13 +87,14 @@ class Authorizer:
 
     `tokens` is None when none is needed: one agent, or a trusted loopback; otherwise agent id -> token.
     `metrics_token` is that of metrics collectors, None when there is none. `owner_token` is None where the owner has no
-    more rights than other clients.
+    more rights than other clients. `clock` returns Unix time.
     """
 
     agents: tuple[str, ...]
     tokens: Mapping[str, str] | None
     metrics_token: str | None = None
     owner_token: str | None = None
+    clock: Callable[[], float] = time.time
 
     @classmethod
     def of(cls, settings: Settings, *, host: str) -> Authorizer:
@@ -100,8 +106,26 @@ class Authorizer:
         return cls(ids, read_tokens(settings.home, ids), metrics_token, owner_token)
 
     def is_owner(self, authorization: str | None) -> bool:
-        """Return True if the owner's token came with the request."""
+        """Return True if the owner's token, or a session that has not expired, came with the request."""
+        token = _bearer(authorization)
+        until = token.removeprefix("session.").partition(".")[0]
+        if len(until) < _TOKEN_BYTES and until.isdecimal() and int(until) > self.clock():
+            return self.owner_token is not None and _is_equal(token, self._session(int(until)))
+        return self.has_owner_token(authorization)
+
+    def has_owner_token(self, authorization: str | None) -> bool:
+        """Return True if the owner's token itself came with the request."""
         return self.owner_token is not None and _is_equal(_bearer(authorization), self.owner_token)
+
+    def new_session(self) -> str:
+        """Return a token that opens as much as the owner's for `SESSION_SECONDS`. A new owner's token ends it."""
+        return self._session(int(self.clock()) + SESSION_SECONDS)
+
+    def _session(self, until: int) -> str:
+        """Return the session that ends at a Unix time: no service has to remember it, and it survives a restart."""
+        return (
+            f"session.{until}.{hmac.new((self.owner_token or '').encode(), f'{until}'.encode(), 'sha256').hexdigest()}"
+        )
 
     def agent_or_all(self, authorization: str | None, requested: str | None) -> str | None:
         """Return the agent whose memory this request may open; None for all agents, if the owner names none of several.
@@ -161,6 +185,27 @@ class Authorizer:
     @property
     def _agent_names(self) -> str:
         return ", ".join(self.agents) or "none"
+
+
+class OneTimeLinks:
+    """Tokens of links to the page, each good once and for `LINK_SECONDS`. A restart of the service forgets them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._expiries: dict[str, float] = {}
+
+    def make(self) -> str:
+        """Return the token of a new link."""
+        now = self._clock()
+        self._expiries = {link: expiry for link, expiry in self._expiries.items() if expiry > now}
+        link = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._expiries[link] = now + LINK_SECONDS
+        return link
+
+    def use(self, link: str) -> None:
+        """Use up a link. Raises AccessDenied: it is unknown, used or too old."""
+        if self._expiries.pop(link, 0.0) <= self._clock():
+            raise AccessDenied(401, "this link was used already, or is older than a minute: run `recalld open` again")
 
 
 def ensure_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:

@@ -21,15 +21,7 @@ TOO_LARGE = f"the request is larger than {MAX_BODY_BYTES} bytes"
 
 
 #: Headers of a request that are checked.
-_CHECKED = (
-    b"host",
-    b"origin",
-    b"sec-fetch-mode",
-    b"sec-fetch-site",
-    b"content-encoding",
-    b"content-length",
-    b"authorization",
-)
+_CHECKED = (b"host", b"origin", b"sec-fetch-mode", b"sec-fetch-site", b"content-encoding", b"content-length")
 
 
 def is_loopback(host: str) -> bool:
@@ -50,8 +42,8 @@ class OriginGuard:
     A service whose `host` is on loopback answers to loopback names only. An `Origin` must be the service itself. A link
     on another site leads to `pages` only. Every answer gets `ANSWER_HEADERS`.
 
-    `is_owner` tells the owner's token in an Authorization header, which opens all memories: it is accepted from clients
-    on this machine only. For a proxy on this machine, uvicorn names the client that the proxy forwards for.
+    `is_owner` tells the owner's tokens in an Authorization header, which open all memories: they are accepted from
+    clients on this machine only. For a proxy on this machine, uvicorn names the client that the proxy forwards for.
 
     Starlette's `TrustedHostMiddleware` and the MCP SDK compare with a list of names; loopback is a range of addresses.
     """
@@ -94,7 +86,7 @@ class OriginGuard:
         for name, value in scope["headers"]:
             if name in headers:
                 headers[name].append(value.decode("latin-1"))
-        hosts, origins, modes, sites, codings, lengths, authorizations = headers.values()
+        hosts, origins, modes, sites, codings, lengths = headers.values()
         if len(hosts) != 1:
             return 400, "exactly one Host header is needed"
         host = _authority(hosts[0])
@@ -109,6 +101,7 @@ class OriginGuard:
             return 415, "send the request's body as it is, without Content-Encoding"
         if any(not length.isdecimal() or int(length) > MAX_BODY_BYTES for length in lengths):
             return 413, TOO_LARGE
+        authorizations = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
         if not _is_here(scope) and any(map(self._is_owner, authorizations)):
             return 403, "the owner's token opens memory from its own machine only; send an agent's token"
         return None

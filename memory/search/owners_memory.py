@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ import structlog
 
 from memory.search.searchable import ANSWER_UNTIL, SearchableMemory, unavailable, with_corpora
 from memory.status.condition_texts import text_of
-from schemas.conditions import Condition, ConditionCode
+from schemas.conditions import Condition, ConditionCode, Param
 from schemas.search import (
     AlsoIn,
     GetAnswer,
@@ -78,10 +78,8 @@ class OwnersMemory(SearchableMemory):
         request = request.model_copy(update={"agent": None, "max_results": most})
         until = started + (1 - _JOIN_SHARE) * seconds
         answers = await self._answers(request, until)
-        late = Condition(ConditionCode.SEARCH_LATE, params={"seconds": seconds})
-        for agent in self._memories.keys() - answers.keys():
-            answers[agent] = SearchAnswer(degraded=(text_of(late),), conditions=(late,))
-        ordered = {agent: answers[agent] for agent in self._memories}
+        late = _failure(ConditionCode.SEARCH_LATE, seconds=seconds)
+        ordered = {agent: answers.get(agent, late) for agent in self._memories}
         took_ms = round((time.monotonic() - started) * 1000, 2)
         return with_corpora(joined(ordered, max_results=most, took_ms=took_ms), request.corpus)
 
@@ -108,21 +106,17 @@ class OwnersMemory(SearchableMemory):
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Read lines of a document of the only agent that has it. Of several agents with it, the answer names them."""
-        answers = {
-            agent: memory.read_file(request.model_copy(update={"agent": None}))
-            for agent, memory in self._memories.items()
-        }
+        request = request.model_copy(update={"agent": None})
+        answers = {agent: memory.read_file(request) for agent, memory in self._memories.items()}
         having = [agent for agent, answer in answers.items() if answer.status == "ok"]
         if len(having) > 1:
             error = f"{_names(having)} have a document of this path; say which agent"
             return GetAnswer(path=request.path, status="error", error=error)
-        if having:
-            return answers[having[0]].model_copy(update={"agent": having[0]})
         # A document that cannot be read is more than a path that names none.
-        return next(
-            (answer.model_copy(update={"agent": agent}) for agent, answer in answers.items() if answer.unavailable),
-            next(iter(answers.values()), GetAnswer(path=request.path, status="not_found")),
-        )
+        unreadable = [agent for agent, answer in answers.items() if answer.unavailable]
+        for agent in (*having, *unreadable):
+            return answers[agent].model_copy(update={"agent": agent})
+        return next(iter(answers.values()), GetAnswer(path=request.path, status="not_found"))
 
 
 def joined(answers: Mapping[str, SearchAnswer], *, max_results: int, took_ms: float = 0.0) -> SearchAnswer:
@@ -130,39 +124,32 @@ def joined(answers: Mapping[str, SearchAnswer], *, max_results: int, took_ms: fl
 
     An unavailable memory limits the answer; if no memory is available, the whole answer is unavailable.
     """
-    failed = {agent: answer for agent, answer in answers.items() if answer.unavailable or answer.disabled}
-    searched = {agent: answer for agent, answer in answers.items() if agent not in failed}
-    failures = _grouped({agent: [answer.error or "it is switched off"] for agent, answer in failed.items()})
-    if failed and not searched:
-        first = next(iter(failed.values()))
-        lack = unavailable("; ".join(_told(failures, answers)), warning=first.warning or "", action=first.action or "")
-        return SearchAnswer(**{**lack, "disabled": first.disabled}, took_ms=took_ms)
-    lacks = _grouped({agent: answer.degraded for agent, answer in answers.items()})
-    conditions = _grouped({agent: answer.conditions for agent, answer in answers.items()})
-    unsearched = [
-        Condition(ConditionCode.AGENT_NOT_SEARCHED, _names(agents), params={"reason": reason})
-        for reason, agents in failures.items()
-    ]
-    degraded = (*_told(lacks, answers), *map(text_of, unsearched))
-    reasons = [*_told(_grouped(_present(answers, "fallback_reason")), answers)]
-    other_reasons = [reason for reason in reasons if reason not in degraded]
-    warnings = [*_told(_grouped(_present(searched, "warning")), answers)]
+    errors = {
+        agent: answer.error or "it is switched off"
+        for agent, answer in answers.items()
+        if answer.unavailable or answer.disabled
+    }
+    if errors and len(errors) == len(answers):
+        error = "; ".join(_told(answers, lambda answer: [answer.error or "it is switched off"]))
+        return next(iter(answers.values())).model_copy(update={"error": error, "took_ms": took_ms})
+    answers = {
+        **answers,
+        **{agent: _failure(ConditionCode.AGENT_NOT_SEARCHED, reason=e) for agent, e in errors.items()},
+    }
     waits = [answer.pending.oldest_seconds for answer in answers.values() if answer.pending.oldest_seconds is not None]
+    modes = {answer.mode for answer in answers.values()}
     return SearchAnswer(
-        results=fused_results({agent: answer.results for agent, answer in searched.items()}, max_results=max_results),
-        provider=_list(answer.provider for answer in searched.values()),
-        model=_list(answer.model for answer in searched.values()),
-        mode=next((mode for mode in _MODES if any(answer.mode == mode for answer in searched.values())), "none"),
-        fallback=any(answer.fallback for answer in searched.values()),
-        fallback_reason="; ".join(other_reasons or reasons[:1]) or None,
-        citations=any(answer.citations for answer in searched.values()),
-        degraded=degraded,
-        conditions=(
-            *(
-                condition if len(agents) == len(answers) else replace(condition, subject=_names(agents))
-                for condition, agents in conditions.items()
-            ),
-            *unsearched,
+        results=fused_results({agent: answer.results for agent, answer in answers.items()}, max_results=max_results),
+        provider=_list(answer.provider for answer in answers.values()),
+        model=_list(answer.model for answer in answers.values()),
+        mode=next((mode for mode in _MODES if mode in modes), "none"),
+        fallback=any(answer.fallback for answer in answers.values()),
+        fallback_reason="; ".join(_told(answers, lambda answer: filter(None, [answer.fallback_reason]))) or None,
+        citations=any(answer.citations for answer in answers.values()),
+        degraded=tuple(_told(answers, lambda answer: answer.degraded)),
+        conditions=tuple(
+            condition if len(agents) == len(answers) else replace(condition, subject=_names(agents))
+            for condition, agents in _grouped(answers, lambda answer: answer.conditions).items()
         ),
         pending=PendingState(
             documents=sum(answer.pending.documents for answer in answers.values()),
@@ -170,7 +157,7 @@ def joined(answers: Mapping[str, SearchAnswer], *, max_results: int, took_ms: fl
             vectors=sum(answer.pending.vectors for answer in answers.values()),
         ),
         stale=True if any(answer.stale for answer in answers.values()) else None,
-        warning="; ".join(warnings) or None,
+        warning="; ".join(_told(answers, lambda answer: filter(None, [answer.warning]))) or None,
         took_ms=took_ms,
     )
 
@@ -180,14 +167,9 @@ def fused_results(results: Mapping[str, Iterable[SearchResult]], *, max_results:
 
     The order of each agent's own results stays. Of equal texts the best is shown; `also_in` counts the others.
     """
-    placed = [
-        (-result.score, place, agent, result)
-        for agent, of_agent in results.items()
-        for place, result in enumerate(of_agent)
-    ]
-    placed.sort(key=lambda entry: entry[:3])
+    places = [(place, agent, result) for agent, list_ in results.items() for place, result in enumerate(list_)]
     by_text: dict[str, SearchResult] = {}
-    for _, _, agent, result in placed:
+    for _, agent, result in sorted(places, key=lambda entry: (-entry[2].score, entry[0])):
         text = " ".join(result.snippet.split())
         better = by_text.get(text)
         if better is None:
@@ -207,23 +189,26 @@ def _answer_of(search: asyncio.Task[SearchAnswer], agent: str) -> SearchAnswer:
     return SearchAnswer(**unavailable(f"the search failed: {type(error).__name__}", action="look into the log"))
 
 
-def _present(answers: Mapping[str, SearchAnswer], field: str) -> dict[str, list[str]]:
-    return {agent: [text] for agent, answer in answers.items() if (text := getattr(answer, field)) is not None}
+def _failure(code: ConditionCode, **params: Param) -> SearchAnswer:
+    condition = Condition(code, params=params)
+    return SearchAnswer(degraded=(text_of(condition),), conditions=(condition,))
 
 
-def _grouped(keys: Mapping[str, Iterable[_Key]]) -> dict[_Key, list[str]]:
-    """Return each key with the agents that have it."""
+def _grouped(
+    answers: Mapping[str, SearchAnswer], keys_of: Callable[[SearchAnswer], Iterable[_Key]]
+) -> dict[_Key, list[str]]:
+    """Return each key with the agents whose answers have it."""
     agents: dict[_Key, list[str]] = {}
-    for agent, of_agent in keys.items():
-        for key in of_agent:
+    for agent, answer in answers.items():
+        for key in keys_of(answer):
             agents.setdefault(key, []).append(agent)
     return agents
 
 
-def _told(groups: Mapping[str, list[str]], answers: Mapping[str, SearchAnswer]) -> Iterator[str]:
-    """Yield sentences, with the names of the agents that they are about, if those are not all."""
-    for sentence, agents in groups.items():
-        yield sentence if len(agents) == len(answers) else f"{_names(agents)}: {sentence}"
+def _told(answers: Mapping[str, SearchAnswer], texts_of: Callable[[SearchAnswer], Iterable[str]]) -> Iterator[str]:
+    """Yield the texts of answers, with the names of the agents that they are about, if those are not all."""
+    for text, agents in _grouped(answers, texts_of).items():
+        yield text if len(agents) == len(answers) else f"{_names(agents)}: {text}"
 
 
 def _names(agents: list[str]) -> str:

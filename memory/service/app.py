@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from memory.context.agent_context import AgentContext
 from memory.context.injection import InjectedSessions
-from memory.http.authorization import Authorizer
+from memory.http.authorization import AccessDenied, Authorizer, OneTimeLinks
 from memory.http.origin_guard import OriginGuard
 from memory.http.refusals import install, refusals
 from memory.search.ranking.terms import sought
@@ -55,9 +55,12 @@ from schemas.service import (
     DeadLettersAnswer,
     DocumentsAnswer,
     Health,
+    PageLink,
     QueueAnswer,
     Readiness,
     Refusal,
+    SessionAnswer,
+    SessionRequest,
     TermsAnswer,
     TermsRequest,
     TimelineAnswer,
@@ -150,6 +153,7 @@ def create_app(agents: ServedAgents, *, proof: Callable[[str], str] | None = Non
     app.router.routes.extend(mcp_routes)
     app.include_router(_health_routes(service, proof))
     app.include_router(_overview_routes(service))
+    app.include_router(_session_routes(service))
     app.include_router(_context_routes(service))
     files = _PageFiles(directory=PAGE_FOLDER)
 
@@ -393,7 +397,8 @@ def _overview_routes(service: _Service) -> APIRouter:
     @router.get("/v1/queue", response_model=QueueAnswer, summary="Waiting work and counts of indexes, without the disk")
     async def queue(agent: Agent = None, authorization: Authorization = None) -> Response:
         visible_agents = service.authorizer.visible(authorization, agent)
-        return _json(await asyncio.to_thread(overview.queue_view, agents, visible_agents))
+        answer = await asyncio.to_thread(overview.queue_view, agents, visible_agents)
+        return _json(answer.model_copy(update={"owner": service.authorizer.is_owner(authorization)}))
 
     @router.get(
         "/v1/dead-letters",
@@ -458,6 +463,27 @@ def _overview_routes(service: _Service) -> APIRouter:
     async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:
         service.authorizer.visible(authorization)
         return _json(await asyncio.to_thread(lambda: TermsAnswer(terms=sought(request.query))))
+
+    return router
+
+
+def _session_routes(service: _Service) -> APIRouter:
+    """Return the routes by which `recalld open` opens the page for the owner."""
+    router = APIRouter(responses=_ABOUT_AGENTS)
+    authorizer, links = service.authorizer, OneTimeLinks()
+
+    @router.post("/v1/session/link", response_model=PageLink, summary="Link to the page, for the owner")
+    async def link(authorization: Authorization = None) -> Response:
+        if authorizer.tokens is None and len(authorizer.agents) < 2:
+            return _json(PageLink(path="/"))
+        if not authorizer.has_owner_token(authorization):
+            raise AccessDenied(401, "the owner's token is needed: it is the content of <home>/run/owner-token")
+        return _json(PageLink(path=f"/#open={links.make()}"))
+
+    @router.post("/v1/session", response_model=SessionAnswer, summary="Session of the page, once for each link")
+    async def session(request: SessionRequest) -> Response:
+        links.use(request.link)
+        return _json(SessionAnswer(token=authorizer.new_session()))
 
     return router
 

@@ -286,7 +286,7 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.QUEUE_UNREACHABLE: Text("the queue does not answer, so changes may be missing from the index", lacks="queue"),
     _CODE.CHANGES_UNSEEN: Text("{reason}; until then changed files are not indexed", lacks="watch"),
     _CODE.QUERY_CUT: Text("the query has {characters:,} characters: only the first {searched:,} were searched"),
-    _CODE.AGENT_NOT_SEARCHED: Text("the memory of {subject} was not searched: {reason}", lacks="agent"),
+    _CODE.AGENT_NOT_SEARCHED: Text("this memory was not searched: {reason}", lacks="agent"),
 }
 
 #: Reason for which a batch job was asked to stop -> its words.

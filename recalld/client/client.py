@@ -52,6 +52,7 @@ _SHAPES: dict[str, dict[str, type]] = {
     "/v1/get": {"text": str},
     "/v1/status": {"agents": list},
     TOOLS_PATH: {"results": list, "text": str, "error": str},
+    "/v1/session/link": {"path": str},
     "/v1/context": {"files": list},
     "/v1/context/prompt": {"text": str},
     "/v1/context/flush": {"due": bool},
@@ -301,6 +302,15 @@ class Client(Service):
         extra_seconds = DEEP_STATUS_SECONDS if deep else 0.0
         return cast("Status", self._call("GET", "/v1/status", parameters, extra_seconds=extra_seconds))
 
+    def page_link(self: Service) -> str:
+        """Return the address of the page. For the owner of several agents it opens the page once, within a minute.
+
+        Raises:
+            ServiceUnavailable, RequestRefused
+        """
+        path: str = self._call("POST", "/v1/session/link", {})["path"]
+        return self.address.url + path
+
     def before_prompt(
         self: Service,
         prompt: str = "",
@@ -472,6 +482,7 @@ class AsyncClient(Service):
     search = _awaited(Client.search)
     get = _awaited(Client.get)
     status = _awaited(Client.status)
+    page_link = _awaited(Client.page_link)
     before_prompt = _awaited(Client.before_prompt)
     context = _awaited(Client.context)
     flush_plan = _awaited(Client.flush_plan)

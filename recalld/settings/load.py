@@ -56,6 +56,11 @@ def systemd_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in _SYSTEMD if name in os.environ}
 
 
+def has_display(*, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return True if programs with windows can be started here, by the variables of X11 and Wayland."""
+    return bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+
+
 def program_folders(*, environment: Mapping[str, str] = os.environ) -> ProgramFolders:
     """Return the folders of Claude Code, Codex and OpenClaw, as their own variables name them."""
     from recalld.settings.program_folders import ProgramFolders

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from memory.http.authorization import ensure_owner_token
 from memory.store.sqlite.writer import Store
+from recalld.client import Client
 from schemas.documents import DocumentKey
 from schemas.ports import Pending
 from schemas.settings import Settings
@@ -399,10 +399,12 @@ def test_a_token_opens_its_own_agent_for_as_long_as_the_tab_is_open(two: Setting
     with running(two) as service, visiting(browser, service.base_url, expected=("401",)) as visit:
         page = visit.page
         page.goto(visit.origin)
-        token = page.get_by_label("Token")
-        expect(token).to_be_focused()
+        expect(page.locator("#tokenbox")).to_be_focused()
+        expect(page.locator("#tokenbox")).to_contain_text("recalld open")
         expect(page.locator("#work")).to_be_hidden()
-        expect(page.locator("#connection")).to_have_text("Token needed")
+        expect(page.locator("#connection")).to_have_text("Locked")
+        page.get_by_text("Open one agent with its token").click()
+        token = page.get_by_label("Token", exact=True)
         expect(page.locator("#tokenwrong")).to_be_empty()
         token.fill("wrong")
         page.keyboard.press("Enter")
@@ -423,26 +425,39 @@ def test_a_token_opens_its_own_agent_for_as_long_as_the_tab_is_open(two: Setting
         assert page.evaluate("JSON.stringify(localStorage)") == "{}"
         assert page.evaluate("document.cookie") == ""
         page.get_by_role("button", name="Forget the token").click()
-        expect(page.get_by_label("Token")).to_be_focused()
+        expect(page.locator("#tokenbox")).to_be_focused()
         assert page.evaluate("JSON.stringify(sessionStorage)") == "{}"
 
 
-def test_the_owner_searches_all_agents_at_once_or_one(two: Settings, browser: Browser) -> None:
+def test_the_owners_link_opens_once_and_searches_all_agents_or_one(two: Settings, browser: Browser) -> None:
     with running(two) as service, visiting(browser, service.base_url, expected=("401",)) as visit:
         page = visit.page
-        page.goto(visit.origin)
-        page.get_by_label("Token").fill(ensure_owner_token(two.home) or "")
-        page.keyboard.press("Enter")
-        expect(page.locator(".agent")).to_have_count(2)
+        owner = Client.at_home(two.home)
+        assert owner is not None
+        link = owner.page_link()
+        page.goto(link)
+        agent = page.locator("#agent")
+        expect(agent.locator("option")).to_have_text(["All agents", "ada", "bob"])
+        assert page.url == f"{visit.origin}/"
         visit.search("card")
-        expect(page.locator(".result")).to_have_count(2)
+        expect(page.locator(".result .snippet")).to_have_count(2)
         for name in ("ada", "bob"):
             page.locator(".result", has=page.locator(".whose", has_text=name)).locator(".open").click()
             expect(page.locator(".rendered")).to_have_text(f"The password of {name} is on the blue card.")
             page.keyboard.press("Escape")
-        page.locator("#agent").select_option("bob")
+        agent.select_option("ada")
         expect(page.locator(".result")).to_have_count(1)
-        expect(page.locator(".result")).to_contain_text("bob")
+        expect(page.locator(".result .snippet")).to_have_text("The password of ada is on the blue card.")
+        page.reload()
+        expect(agent).to_have_value("ada")
+        assert page.evaluate("[document.cookie, JSON.stringify(localStorage), history.length < 5]") == ["", "{}", True]
+        assert not any("open=" in url for url in visit.requests if "#" not in url)
+
+        page.get_by_role("button", name="Forget the token").click()
+        expect(page.locator("#tokenbox")).to_be_focused()
+        page.goto(link)
+        expect(page.locator("#tokenwrong")).to_contain_text("run `recalld open` again")
+        expect(page.locator("#work")).to_be_hidden()
 
 
 def test_three_hundred_agents_are_paged_and_only_opened_ones_are_looked_at(

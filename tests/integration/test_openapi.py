@@ -46,6 +46,8 @@ OPERATIONS = [
     "POST /v1/context/prune",
     "POST /v1/get",
     "POST /v1/search",
+    "POST /v1/session",
+    "POST /v1/session/link",
     "POST /v1/terms",
     "POST /v1/tools",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,12 @@ import httpx
 import pytest
 
 from memory.http.authorization import OWNER_TOKEN_PATH
+from recalld.client import Client
 from recalld.settings.load import load
 from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.commanding import CommandLine
+from tests.daemon import recalld
 from tests.embedding_server import EmbeddingServer
 from tests.serving import running, search
 from tests.waiting import wait_until
@@ -100,3 +104,45 @@ def test_an_agent_whose_index_is_damaged_is_named_and_the_others_answer(two_agen
         answer = search(owners(client, two_agents.home), "password card")
         assert [hit["agent"] for hit in answer["results"]] == ["ada"]
         assert (ConditionCode.AGENT_NOT_SEARCHED, "bob") in [(c["code"], c["subject"]) for c in answer["conditions"]]
+
+
+def test_a_link_to_the_page_is_made_for_the_owner_alone_and_used_by_the_page_alone(two_agents: Settings):
+    with running(two_agents) as client:
+        ada = {"authorization": f"Bearer {(two_agents.home / 'run' / 'tokens' / 'ada').read_text().strip()}"}
+        assert [client.post("/v1/session/link", headers=h).status_code for h in ({}, ada)] == [401, 401]
+        owner = Client.at_home(two_agents.home)
+        assert owner is not None
+        body = {"link": owner.page_link().partition("#open=")[2]}
+        for header in (
+            {"origin": "https://evil.example"},
+            {"host": "rebound.example"},
+            {"sec-fetch-site": "cross-site"},
+        ):
+            assert client.post("/v1/session", json=body, headers=header).status_code == 403
+        session = client.post("/v1/session", json=body).json()["token"]
+        assert client.post("/v1/session", json=body).status_code == 401
+        headers = {"authorization": f"Bearer {session}"}
+        assert client.get("/v1/queue", headers=headers).json()["owner"] is True
+        assert client.post("/v1/session/link", headers=headers).status_code == 401
+    with running(two_agents) as client:
+        assert client.get("/v1/queue", headers=headers).status_code == 200, "a restart ends no session"
+
+
+def test_the_command_prints_the_link_of_a_proven_service_and_no_log_has_it(two_agents: Settings, tmp_path: Path):
+    agents = [f'[[agents]]\nid = "{agent.id}"\nworkspace = "{agent.workspace}"' for agent in two_agents.agents]
+    config, printed = tmp_path / "recalld.toml", tmp_path / "printed"
+    config.write_text("\n".join(['provider = "stub"', "service.port = 0", *agents]), "utf-8")
+    command = [sys.executable, "-m", "recalld", "--config", str(config), "--home", str(two_agents.home), "serve"]
+    assert recalld("open", "--print", home=two_agents.home).stderr.startswith("recalld: recalld does not run")
+    with printed.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        wait_until(lambda: Client.at_home(two_agents.home))
+        link = recalld("open", "--print", home=two_agents.home).stdout.strip()
+        address, _, token = link.partition("/#open=")
+        session = httpx.post(f"{address}/v1/session", json={"link": token}).json()["token"]
+        owner = {"authorization": f"Bearer {session}"}
+        assert httpx.get(f"{address}/v1/queue", headers=owner).status_code == 200
+        assert httpx.post(f"{address}/v1/session", json={"link": token}).status_code == 401
+        process.terminate()
+    secret = (two_agents.home / OWNER_TOKEN_PATH).read_text().strip()
+    assert "service_listening" in printed.read_text()
+    assert not [word for word in (token, session, secret) if word in printed.read_text()]

@@ -1,12 +1,14 @@
-// Whether the service answers, whether it wants a token, and whether it is still the one this page came from.
+// Whether the service answers, for whom it opens memory, and whether it is still the one this page came from.
 
 import { announce, byId, show } from "./elements.js";
 import { agents, look, onLook, state } from "./live.js";
-import { hasToken, useToken } from "./service.js";
+import { hasToken, send, useToken } from "./service.js";
 import { clock, onLanguage, sentence, t } from "./words.js";
 
 let version = null;
 let wasAway = false;
+/** Why the link of `recalld open` did not open the page. */
+let linkFailure = null;
 
 export function startConnection() {
   byId("tokenform").addEventListener("submit", (event) => {
@@ -19,8 +21,22 @@ export function startConnection() {
     location.reload();
   });
   byId("reload").addEventListener("click", () => location.reload());
+  addEventListener("hashchange", () => login().then(look));
   onLook(render);
   onLanguage(render);
+}
+
+/** Exchange the one-time token of a link for a session; the address and its history keep neither. */
+export async function login() {
+  const link = new URLSearchParams(location.hash.slice(1)).get("open");
+  if (link === null) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  try {
+    useToken((await send("/v1/session", { link })).token);
+    linkFailure = null;
+  } catch (error) {
+    linkFailure = error;
+  }
 }
 
 function render() {
@@ -49,10 +65,11 @@ function renderToken(refused) {
   byId("tokenbox").hidden = !needed;
   byId("work").hidden = needed;
   byId("tokenused").hidden = needed || !hasToken() || agents().length === 0;
-  byId("tokenwords").textContent = agents().length > 0 ? t("tokenInUse", agents()[0].agent) : "";
+  const owner = state.answer?.owner;
+  byId("tokenwords").textContent = owner ? t("ownerInUse") : agents().length > 0 ? t("tokenInUse", agents()[0].agent) : "";
   // Before the first token nothing went wrong.
-  const wrong = byId("tokenwrong");
-  show(wrong, needed && (hasToken() || refused.status !== 401) ? sentence(refused.message) : null);
-  if (needed && wasHidden) byId("token").focus();
+  const wrong = needed && (linkFailure ?? (hasToken() || refused.status !== 401 ? refused : null));
+  show(byId("tokenwrong"), wrong ? sentence(wrong.message) : null);
+  if (needed && wasHidden) byId("tokenbox").focus();
   if (!needed) byId("token").value = "";
 }

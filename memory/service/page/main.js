@@ -1,7 +1,7 @@
 // The page: every part looks after its own corner; this sets them going.
 
 import { startAgents } from "./agents.js";
-import { startConnection } from "./connection.js";
+import { login, startConnection } from "./connection.js";
 import { byId } from "./elements.js";
 import { startKeys } from "./keys.js";
 import { startLetters } from "./letters.js";
@@ -23,4 +23,5 @@ startLetters();
 startTimeline();
 // Who waited for another language could not be given the focus before.
 if (document.activeElement === document.body) byId("query").focus();
+await login();
 look();

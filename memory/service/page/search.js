@@ -1,10 +1,10 @@
 // Asking: the form, the address that remembers what was asked, and what happens with the answer.
 
 import { announce, byId, make, show } from "./elements.js";
-import { agentNamed, agents, look, onLook } from "./live.js";
+import { agentNamed, agents, look, onLook, state } from "./live.js";
 import { openReader } from "./reader.js";
 import { announceResults, showResults } from "./results.js";
-import { Away, hasToken, send } from "./service.js";
+import { Away, send } from "./service.js";
 import { onLanguage, sentence, t } from "./words.js";
 
 /** What the service gives at most, and how much is asked for when there is a button for more. */
@@ -17,7 +17,7 @@ let shown = null;
 let failure = null;
 
 /** All agents are searched: the owner's token, and no other, opens several. */
-export const areAllChosen = () => hasToken() && agents().length > 1 && byId("agent").value === "";
+export const areAllChosen = () => state.answer?.owner && agents().length > 1 && byId("agent").value === "";
 
 /** The agent that is chosen, the first one of all; undefined while none is known. */
 export function chosenAgent() {
@@ -65,7 +65,7 @@ function fillAgents(wanted) {
   const select = byId("agent");
   const known = [...select.options].map((option) => option.value);
   byId("agentrow").hidden = names.length < 2;
-  const all = hasToken() && names.length > 1 ? [""] : [];
+  const all = state.answer?.owner && names.length > 1 ? [""] : [];
   if ([...all, ...names].join("\n") === known.join("\n")) return;
   const before = select.value || wanted;
   show(select, ...[...all, ...names].map((name) => make("option", { value: name }, name || t("agentsAll"))));

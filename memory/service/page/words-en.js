@@ -16,7 +16,7 @@ export const en = {
 
   live: "Live",
   paused: "Connecting",
-  locked: "Token needed",
+  locked: "Locked",
   away: "Not answering",
   awaySentence: "recalld is not answering; it may be restarting. This page keeps trying.",
   back: "recalld is answering again.",
@@ -24,7 +24,10 @@ export const en = {
   newVersion: (version) => `recalld ${version} is running now. Reload this page to match it.`,
   reload: "Reload",
 
-  tokenNeeded: "There are several agents here, and each opens its own memory only. Paste the token of one:",
+  openNeeded: "There are several agents here. Type this in a terminal; it opens this page with the memory of all:",
+  ownerInUse: "Opened for the owner: all agents.",
+  tokenOther: "Open one agent with its token",
+  tokenNeeded: "Token of an agent; it opens the memory of this agent only:",
   tokenWhere: "It is in <home>/run/tokens/<agent>, and is forgotten when you close this tab.",
   token: "Token",
   tokenUse: "Open",

@@ -16,7 +16,7 @@ export const zh = {
 
   live: "实时",
   paused: "正在连接",
-  locked: "需要令牌",
+  locked: "未打开",
   away: "没有应答",
   awaySentence: "recalld 没有应答，可能正在重启。本页会继续重试。",
   back: "recalld 已恢复应答。",
@@ -24,7 +24,10 @@ export const zh = {
   newVersion: (version) => `recalld 已更新到 ${version}，请重新载入本页。`,
   reload: "重新载入",
 
-  tokenNeeded: "这里有多个智能体，每个只能打开自己的记忆。请粘贴其中一个的令牌：",
+  openNeeded: "这里有多个智能体。请在终端中输入下面的命令，它会打开此页面并显示全部记忆：",
+  ownerInUse: "已为所有者打开：全部智能体。",
+  tokenOther: "用某个智能体的令牌打开",
+  tokenNeeded: "智能体的令牌，只能打开该智能体的记忆：",
   tokenWhere: "令牌在 <home>/run/tokens/<agent> 中；关闭此标签页后即被忘记。",
   token: "令牌",
   tokenUse: "打开",

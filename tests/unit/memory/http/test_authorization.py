@@ -9,7 +9,15 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from memory.http.authorization import AccessDenied, Authorizer, ensure_owner_token, ensure_tokens
+from memory.http.authorization import (
+    LINK_SECONDS,
+    SESSION_SECONDS,
+    AccessDenied,
+    Authorizer,
+    OneTimeLinks,
+    ensure_owner_token,
+    ensure_tokens,
+)
 from memory.http.origin_guard import OriginGuard, is_loopback
 
 TOKENS = {"ada": "token-of-ada", "bob": "token-of-bob"}
@@ -89,3 +97,28 @@ def test_the_owners_token_is_taken_from_clients_on_this_machine_only(client: str
             return await caller.get("/", headers={"authorization": f"Bearer {token}"})
 
     assert asyncio.run(answer()).status_code == status
+
+
+def test_a_session_opens_all_agents_until_it_ends_and_cannot_be_made_longer():
+    now = [1_000_000.0]
+    gate = Authorizer(("ada", "bob"), TOKENS, owner_token="secret", clock=lambda: now[0])
+    session = gate.new_session()
+    assert gate.agent_or_all(f"Bearer {session}", None) is None
+    assert not gate.has_owner_token(f"Bearer {session}"), "a session makes no new link"
+    kind, until, signature = session.split(".")
+    for forged in (f"{kind}.{int(until) + 1}.{signature}", f"{kind}.{until}.{signature[1:]}", f"{kind}.{'9' * 30}."):
+        assert not gate.is_owner(f"Bearer {forged}")
+    assert not Authorizer(("ada", "bob"), TOKENS, owner_token="other").is_owner(f"Bearer {session}")
+    now[0] += SESSION_SECONDS
+    assert not gate.is_owner(f"Bearer {session}")
+
+
+def test_a_link_is_good_once_and_for_a_minute():
+    now = [0.0]
+    links = OneTimeLinks(clock=lambda: now[0])
+    used, old = links.make(), links.make()
+    links.use(used)
+    now[0] += LINK_SECONDS
+    for link in (used, old, "never made"):
+        with pytest.raises(AccessDenied, match="run `recalld open` again"):
+            links.use(link)

@@ -71,7 +71,7 @@ def test_conditions_and_failures_of_some_agents_name_them_and_the_others_answer(
     answer = joined(answers, max_results=6)
     assert answer.degraded == (
         "ada, bob: no key: keywords only",
-        "the memory of carl was not searched: the index is damaged",
+        "carl: this memory was not searched: the index is damaged",
     )
     assert [(one.code, one.subject) for one in answer.conditions] == [
         (ConditionCode.KEYWORDS_ONLY, "ada, bob"),
