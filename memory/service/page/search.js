@@ -16,7 +16,7 @@ let running = null;
 let shown = null;
 let failure = null;
 
-/** All agents are searched: the owner's token, and no other, opens several. */
+/** All agents are searched, which the owner alone may do. */
 export const areAllChosen = () => state.answer?.owner && agents().length > 1 && byId("agent").value === "";
 
 /** The agent that is chosen, the first one of all; undefined while none is known. */
