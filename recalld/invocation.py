@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from recalld.settings.load import (
-    DEFAULT_AGENT,
-    LoadedSettings,
-    find_config,
-    find_home,
-    load,
-    remember_workspace,
-    select_agent,
-    written_agents,
-)
+from recalld.settings.load import LoadedSettings, find_config, find_home, load, select_agent, written_agents
+from recalld.settings.workspaces import remember_workspace
 
 if TYPE_CHECKING:
     from schemas.settings import AgentSettings, Settings
@@ -40,13 +32,14 @@ class Invocation:
     """One call of the command line; `ctx.obj` of every command.
 
     `overrides` maps dotted setting keys to the values of flags. Settings are read when they are first used: a search
-    through a running service needs none.
+    through a running service needs none. `yes`: the user confirms a large folder.
     """
 
     config: str | None = None
     home: str | None = None
     agent: str | None = None
     workspace: str | None = None
+    yes: bool = False
     overrides: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -88,21 +81,27 @@ class Invocation:
         """Return the settings. Raise like `loaded`."""
         return self.loaded.settings
 
+    @property
+    def names_agent(self) -> bool:
+        """Return True if --agent or --workspace names the agent of this call."""
+        return self.agent is not None or self.workspace is not None
+
     def the_agent(self) -> AgentSettings:
-        """Return the agent of this call: the agent that --agent names, else the only agent.
+        """Return the agent of this call: the agent of --agent, else of --workspace, else the only agent.
 
         Raises:
             UserError: there is none, or several and none was named, or none of that name.
         """
-        return select_agent(self.settings, self.agent)
+        chosen = self.loaded.workspace
+        return select_agent(self.settings, self.agent if self.agent is not None or chosen is None else chosen.agent)
 
     def agents(self) -> tuple[AgentSettings, ...]:
-        """Return the agents of this call: the agent that --agent names, else all.
+        """Return the agents of this call: the agent of --agent, else of --workspace, else all.
 
         Raises:
             UserError: there is none, or none of that name.
         """
-        if self.agent is not None or not self.settings.agents:
+        if self.names_agent or not self.settings.agents:
             return (self.the_agent(),)
         return self.settings.agents
 
@@ -125,10 +124,12 @@ class Invocation:
         return _COMMAND.sub(lambda match: f"`{self.command(match[1], agent=agent)}`", text)
 
     def remember(self) -> None:
-        """Keep the workspace that --workspace named for later commands."""
-        if self.workspace is not None:
-            agent = self.agent or DEFAULT_AGENT
-            remember_workspace(self.settings.home, agent, self.settings.agent(agent).workspace)
+        """Keep the workspace that --workspace named for later commands, with the choice of its notes."""
+        chosen, settings = self.loaded.workspace, self.settings
+        if chosen is not None and (workspace := chosen.workspace) is not None:
+            folder = workspace.folder
+            agents = [agent.id for agent in settings.agents if agent.workspace == folder]
+            remember_workspace(settings.home, chosen.agent, folder, extra_paths=workspace.extra_paths, agents=agents)
 
 
 def to_type(text: str, *, agent: str | None = None) -> str:
@@ -220,14 +221,29 @@ def global_options() -> list[click.Parameter]:
     ]
 
 
-#: For a command that may name a workspace, kept in `Invocation.workspace`.
-workspace_option = click.option(
+#: For a command that only reads.
+read_workspace_option = click.option(
     "--workspace",
     metavar="DIR",
-    help="Folder that holds MEMORY.md and memory/; remembered for later commands.",
+    help="Ask the memory of this folder, straight from its index.",
     expose_value=False,
     callback=_remember_option,
 )
+
+
+def workspace_option(command: AnyFunction) -> AnyFunction:
+    """Give a command the options --workspace and --yes, kept in `Invocation`."""
+
+    def keep_yes(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+        ctx.ensure_object(Invocation).yes = value
+
+    about = "Folder of Markdown notes, with MEMORY.md and memory/ or without; remembered for later commands."
+    option = click.option("--workspace", metavar="DIR", help=about, expose_value=False, callback=_remember_option)
+    yes = click.option(
+        "--yes", is_flag=True, help="Take a large folder, or your home.", expose_value=False, callback=keep_yes
+    )
+    return option(yes(command))
+
 
 #: Exit codes of commands, beside those of errors (`recalld.cli.EXIT_CODES`).
 NOTHING_FOUND, NOT_OK = 3, 4

@@ -31,6 +31,7 @@ class ConditionCode(StrEnum):
     PROVIDER_REFUSES = "provider_refuses"
     PROVIDER_FAILS = "provider_fails"
     PROVIDER_SILENT = "provider_silent"
+    PROVIDER_UNREACHABLE = "provider_unreachable"
     PROVIDER_USELESS = "provider_useless"
     DIMENSIONS_CHANGED = "dimensions_changed"
     FALLBACK_UNUSABLE = "fallback_unusable"
@@ -68,6 +69,8 @@ class ConditionCode(StrEnum):
     BACKEND_FAILS = "backend_fails"
 
     # Files and events
+    NO_DOCUMENTS = "no_documents"
+    NOTES_NOT_TAKEN = "notes_not_taken"
     FILE_NAME_NOT_UTF8 = "file_name_not_utf8"
     FILE_IS_LINK = "file_is_link"
     FILE_NOT_REGULAR = "file_not_regular"

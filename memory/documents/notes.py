@@ -7,8 +7,9 @@ import os
 import stat as modes
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,6 +145,25 @@ class Notes(DocumentSource):
         except OSError:
             return False
         return os.path.samestat(first, second)
+
+
+def every_note(agent: AgentSettings, *, most: int, most_folders: int) -> list[FileStat]:
+    """Return the stats of Markdown files below a workspace, as a memory of the whole folder: bounded, in no order."""
+    number = count()
+
+    def enter(_: str) -> None:
+        if next(number) >= most_folders:
+            raise _Enough
+
+    stats: list[FileStat] = []
+    notes = Notes(agent.model_copy(update={"extra_paths": (".",)}), record=None)
+    with suppress(_Enough):
+        stats += (stat for _, stat in islice(notes.walk(ScanProblems(), enter), most))
+    return stats
+
+
+class _Enough(Exception):
+    """Raised when enough folders were listed."""
 
 
 def note_roots(workspace: str, extra_paths: Mapping[str, Globs | None], globs: Globs | None) -> list[Root]:

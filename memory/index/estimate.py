@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TypeVar
 
 from memory.chunking.chunker import estimate_tokens, text_hash
@@ -28,6 +29,9 @@ Item = TypeVar("Item")
 
 #: Texts in one look-up.
 _GROUP = 1_000
+
+#: Bytes of a token in English notes.
+_BYTES_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,29 @@ def estimate(
         provider=choice.name,
         model=provider.model,
         reason=choice.reason,
+    )
+
+
+def rough_estimate(settings: Settings, agent: AgentSettings, *, documents: int, size: int) -> Estimate:
+    """Return about the cost of embedding so many unread documents of `size` bytes in all, without a cache."""
+    choice = provider_of(settings, agent)
+    if (provider := choice.provider) is None:
+        return Estimate(documents, reason=choice.explanation)
+    tokens = size // _BYTES_PER_TOKEN
+    texts = max(documents, tokens // agent.chunking.tokens)
+    requests = requests_for(repeat(tokens / max(texts, 1), texts), provider.limits)
+    price = price_of(agent, choice.name, provider.model)
+    return Estimate(
+        documents=documents,
+        chunks=texts,
+        to_embed=texts,
+        tokens=tokens,
+        requests=requests,
+        price=price,
+        dollars=price * tokens / 1e6 if price is not None else None,
+        seconds=_seconds(texts, tokens, requests, provider.limits),
+        provider=choice.name,
+        model=provider.model,
     )
 
 

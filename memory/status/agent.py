@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 
 from memory.chunking.curated import CURATED_FILES, unreadable_directives
 from memory.documents.agent_files import AgentFiles
+from memory.documents.notes import every_note
+from memory.documents.scan import printable
 from memory.embedding.batch_jobs.ledger_reader import texts_in_jobs
 from memory.embedding.prices import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
@@ -47,6 +49,9 @@ SILENCE_SECONDS = 60.0
 
 #: A build with nothing left in the queue is looked at by the workers every five minutes.
 BUILD_SECONDS = 900.0
+
+#: Notes, and folders, that are looked at where an agent has no document.
+_MOST_NOTES, _MOST_FOLDERS = 10_000, 2_000
 
 #: A document that waits for longer than this makes status not ok: work that takes longer is behind, or stuck.
 PENDING_TOO_LONG_SECONDS = 60.0
@@ -104,6 +109,8 @@ def agent_status(
     conditions += figure_conditions(
         agent.id, state, backlog, in_batch_jobs=in_jobs, embeds=provider is not None, now=now
     )
+    if not (index.comparison.scan.count or state.files) and index.comparison.scan.complete:
+        conditions.append(no_documents(agent))
     mode, limits = _answering(
         state,
         provider_for_queries(settings, agent),
@@ -262,6 +269,15 @@ def directive_conditions(agent: AgentSettings, files: AgentFiles) -> Iterator[Co
             if lines:
                 params: dict[str, Param] = {"marks": len(lines), "line": lines[0]}
                 yield Condition(ConditionCode.PROJECT_MARK_UNREADABLE, name, params=params)
+
+
+def no_documents(agent: AgentSettings) -> Condition:
+    """Return the condition of an agent without any document, with the notes of its workspace that are not taken."""
+    notes = 0
+    if MEMORY_SOURCE in agent.sources:
+        notes = len(every_note(agent, most=_MOST_NOTES, most_folders=_MOST_FOLDERS))
+    code = ConditionCode.NOTES_NOT_TAKEN if notes else ConditionCode.NO_DOCUMENTS
+    return Condition(code, printable(str(agent.workspace)), params={"notes": notes})
 
 
 def _vector_search(choice: ProviderChoice, index: IndexLook, failure: str | None) -> Availability:

@@ -58,6 +58,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "recalld tries again, and keywords work meanwhile; `recalld doctor --online` tries it now",
         _PROVIDER,
     ),
+    _CODE.PROVIDER_UNREACHABLE: Text(
+        "{subject} cannot be reached: {error}",
+        "see that it runs and that remote.base_url is right; keywords work meanwhile, vectors follow when it answers",
+        _PROVIDER,
+    ),
     _CODE.PROVIDER_USELESS: Text("{error}, " + _IN_VAIN, _ASKED_BY_ONE, _PROVIDER),
     _CODE.DIMENSIONS_CHANGED: Text(
         "it answers with {got:,} dimensions instead of {expected:,}, like a different model, " + _IN_VAIN,
@@ -147,6 +152,17 @@ TEXTS: Mapping[ConditionCode, Text] = {
     # Another backend
     _CODE.BACKEND_FAILS: Text("{reason}", "correct that; recalld's own index answers meanwhile", "backend"),
     # Files and events
+    _CODE.NO_DOCUMENTS: Text(
+        "nothing to index yet in {subject}: no MEMORY.md, USER.md, memory/*.md or other note, and no transcript",
+        "save a note there; while `recalld up` runs it is searchable a moment later",
+        "files",
+    ),
+    _CODE.NOTES_NOT_TAKEN: Text(
+        "nothing to index in {subject}: MEMORY.md, USER.md, memory/ and users/ hold no note, and "
+        "{notes:count other .md file} below it not taken",
+        'extra_paths = ["."] in the settings takes all of them',
+        "files",
+    ),
     _CODE.FILE_NAME_NOT_UTF8: Text("{subject} is left out: its name is not UTF-8", "rename it", "files"),
     _CODE.FILE_IS_LINK: Text(
         "{subject} is a symbolic link, which is not followed",

@@ -19,7 +19,8 @@ from recalld.discover import machine
 from recalld.discover.memories import DiscoveredMemory, with_unique_names
 from recalld.hooks.installation import waiting_events
 from recalld.invocation import Invocation, examples, json_option, pass_invocation, to_type
-from recalld.settings.load import config_to_write, program_folders, remembered_workspaces
+from recalld.settings.load import config_to_write, program_folders
+from recalld.settings.workspaces import remembered_workspaces
 from recalld.terminal_text import print_answer, printable_name
 from schemas.errors import UserError
 from schemas.settings import AgentSettings
@@ -102,17 +103,24 @@ def _plan(invocation: Invocation, names: Sequence[str], words: Sequence[str], *,
 def _new_agents(invocation: Invocation, memories: Iterable[DiscoveredMemory], plan: Plan) -> list[DiscoveredMemory]:
     """Return the memories that no agent has, each with a free id.
 
-    An agent with a remembered workspace is not in the settings yet; it keeps its id there.
+    An agent with a remembered workspace is not in the settings yet; it keeps its id and its notes there.
     """
-    remembered = {} if invocation.loaded.config else remembered_workspaces(invocation.home_path)
-    ids = {os.path.realpath(workspace): agent for agent, workspace in remembered.items()}
-    agents = [agent for agent in invocation.settings.agents if agent.id not in remembered]
+    remembered = remembered_workspaces(invocation.home_path)
+    folders = {agent_id: os.path.realpath(workspace.folder) for agent_id, workspace in remembered.items()}
+    agents = [
+        agent for agent in invocation.settings.agents if os.path.realpath(agent.workspace) != folders.get(agent.id, "")
+    ]
+    taken = {os.path.realpath(agent.workspace) for agent in agents} | {agent.id for agent in agents}
+    ids = {folder: agent_id for agent_id, folder in folders.items() if not {folder, agent_id} & taken}
     unnamed, renamed = [], []
     for memory in memories:
         workspace = os.path.realpath(memory.workspace)
         owner = next((agent for agent in agents if os.path.realpath(agent.workspace) == workspace), None)
         if workspace in ids:
-            renamed.append(replace(memory, name=ids.pop(workspace)))
+            name = ids.pop(workspace)
+            notes = [*(remembered[name].extra_paths or ()), *memory.settings.get("extra_paths", ())]
+            settings = {**memory.settings, **({"extra_paths": [*dict.fromkeys(notes)]} if notes else {})}
+            renamed.append(replace(memory, name=name, settings=settings))
         elif any(memory.sessions and _has_sessions(agent, memory) for agent in agents):
             continue
         elif owner is None:

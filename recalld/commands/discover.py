@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from memory.status.condition_texts import counted
 from recalld.discover import machine
 from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, check_settings, settings_file
 from recalld.invocation import Invocation, examples, json_option, pass_unchecked_invocation, to_type
+from recalld.runs.estimate import confirm_folder
 from recalld.runs.status import size
 from recalld.settings.load import config_to_write, program_folders
+from recalld.settings.places import absolute
 from recalld.settings.replacement import kept_in, replace_file
+from recalld.settings.workspaces import remembered_workspaces
 from recalld.terminal_text import fields, print_answer, printable_name
 from schemas.errors import UserError
 
@@ -44,7 +48,8 @@ LISTED = 40
     help="Write settings for what was taken: to FILE (*.toml), else to where recalld looks for them.",
 )
 @click.option("--force", is_flag=True, help="Replace a settings file that is there; a copy of it is kept.")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--yes", is_flag=True, help="Take a large folder, or your home.")
+@click.argument("names", nargs=-1, metavar="[NAME|DIR]...")
 @pass_unchecked_invocation
 def discover(
     invocation: Invocation,
@@ -54,13 +59,15 @@ def discover(
     takes_all: bool,
     target: str | None,
     force: bool,
+    yes: bool,
     names: tuple[str, ...],
 ) -> None:
     """List the memories on this machine: of coding agents, Obsidian, other memory programs, folders of notes.
 
     The agents are OpenClaw, Claude Code, Codex, Gemini CLI, Qwen Code, GitHub Copilot CLI, Cursor and OpenCode; the
     memory programs basic-memory, QMD and memsearch.
-    Conversations that are found and not read are named. Without --write nothing is written; with --pick or --all the
+    A DIR is a folder of notes, with MEMORY.md and memory/ or without. Conversations that are found and not read are
+    named. Without --write nothing is written; with --pick or --all the
     settings are shown. OpenClaw's settings of memory are translated, with a note on each without a counterpart; keys
     are never copied.
     """
@@ -68,14 +75,22 @@ def discover(
         invocation.check_config()  # with it, the named file is written
     if target not in (None, _USUAL_PLACE) and not str(target).endswith(".toml"):
         raise click.UsageError(f"--write takes a FILE that ends in .toml, not {target!r}; names go after --pick")
-    discovery = machine.discover(program_folders(), Path.cwd())
     picked_names = [name for text in (*picks, *names) for name in text.split(",") if name]
-    picked = _picked(discovery, picked_names, takes_all=takes_all)
+    paths = [name for name in picked_names if name.startswith(("~", ".")) or "/" in name]
+    folders = [Path(absolute(path)) for path in paths]
+    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
+        raise UserError(f"there is no folder {', '.join(missing)}; correct the path", exit_code=2)
+    discovery = machine.discover(program_folders(), Path.cwd(), more_folders=folders)
+    by_folder = {memory.workspace.resolve(): memory.name for memory in reversed(discovery.memories)}
+    picked_names = [name for name in picked_names if name not in paths] + [
+        by_folder[folder.resolve()] for folder in folders
+    ]
+    picked = _with_present_ids(_picked(discovery, picked_names, takes_all=takes_all), invocation.home_path)
     if target is not None:
         if not picked:
             raise UserError(f"--write: say what to take, with --pick NAME or --all ({_names(discovery)})", exit_code=2)
         text = settings_file(picked)
-        file, copy = _write(invocation, target, text, force=force)
+        file, copy = _write(invocation, target, text, force=force, unconfirmed=() if yes else folders)
         option = "" if target == _USUAL_PLACE else f" --config {shlex.quote(str(file))}"
         written = f"{text}# written to {file}{kept_in(copy)}", to_type(f"# `recalld up{option}` starts with it")
         names_of_picked = [memory.name for memory in picked]
@@ -93,17 +108,34 @@ def _picked(discovery: Discovery, names: list[str], *, takes_all: bool) -> list[
     return [memory for memory in discovery.memories if takes_all or memory.name in names]
 
 
+def _with_present_ids(memories: list[DiscoveredMemory], home: Path) -> list[DiscoveredMemory]:
+    """Return the memories; a folder that an agent of this home has keeps that agent's id where it is free."""
+    names, ids = {memory.name.lower() for memory in memories}, dict[Path, str]()
+    with suppress(UserError):
+        ids |= {entry.folder.resolve(): agent for agent, entry in remembered_workspaces(home).items()}
+    present = [ids.get(memory.workspace.resolve(), "") for memory in memories]
+    return [
+        replace(memory, name=agent) if agent and agent.lower() not in names else memory
+        for memory, agent in zip(memories, present, strict=True)
+    ]
+
+
 def _names(discovery: Discovery) -> str:
     return f"found: {', '.join(memory.name for memory in discovery.memories) or 'nothing'}"
 
 
-def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tuple[Path, Path | None]:
+def _write(
+    invocation: Invocation, target: str, text: str, *, force: bool, unconfirmed: Collection[Path]
+) -> tuple[Path, Path | None]:
     """Write the settings. Return the file, and the copy of its former content."""
     if target == _USUAL_PLACE:
         file = config_to_write(invocation.config, home=invocation.home)
     else:
         file = Path(target).expanduser().absolute()
-    check_settings(text)  # before anything is replaced by them
+    settings = check_settings(text)  # before anything is replaced by them
+    for agent in settings.agents:
+        if agent.workspace in unconfirmed:
+            confirm_folder(settings, agent)
     try:
         before = file.read_bytes() if file.exists() else None
         if before is not None and not force:

@@ -123,6 +123,7 @@ def install(invocation: Invocation) -> None:
 
     The service runs this home and these settings. It sees no variables of this shell but PATH.
     """
+    from recalld.runs.estimate import confirm_workspace
     from recalld.settings.load import check_workspace, variables_of_settings
     from recalld.up.lock import daemon_pid
     from recalld.up.supervisor import lasting_command
@@ -135,6 +136,7 @@ def install(invocation: Invocation) -> None:
     if pid is not None and not (place.home() == home and place.state() in _RUNNING):
         stop_first = "`recalld stop`, then `recalld service install`"
         raise UserError(f"recalld already runs for {home}, started by hand (process {pid}): type {stop_first}")
+    confirm_workspace(invocation)
     invocation.remember()
     words = [*lasting_command(), "up", "--home", str(home), *invocation.config_option()]
     place.install(words, home=home)

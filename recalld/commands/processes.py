@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,18 +33,19 @@ def up(invocation: Invocation, *, detach: bool) -> int:
 
     With --detach it runs without a terminal, until `recalld stop`; its messages are in log/up.log in the home folder.
     """
-    if not detach:
+
+    def run(**options: Any) -> int:
+        from recalld.runs.estimate import confirm_workspace
         from recalld.up.daemon import run_daemon
 
-        return run_daemon(invocation)
+        confirm_workspace(invocation)
+        return run_daemon(invocation, **options)
+
+    if not detach:
+        return run()
     from recalld.up.detached import in_background
 
-    def run(on_ready: Callable[[], object]) -> int:
-        from recalld.up.daemon import run_daemon
-
-        return run_daemon(invocation, on_ready=on_ready)
-
-    return in_background(invocation.home_path, run)
+    return in_background(invocation.home_path, lambda on_ready: run(on_ready=on_ready))
 
 
 @click.command("watch", epilog=examples("recalld watch"))
@@ -168,6 +169,7 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
     """Set up logs, signals, spans and watchdog for one process."""
     from memory.status.processes import Pulses
     from recalld.logs import configure_logs
+    from recalld.runs.estimate import confirm_workspace
 
     age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)
@@ -175,6 +177,9 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
     for agent in invocation.agents() if name == "watch" else ():
         check_workspace(agent)
     settings = invocation.settings
+    if name != "serve" and not supervised:
+        confirm_workspace(invocation)
+        invocation.remember()
     pulses = Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
     # The query service answers with and without a broker.
     with (

@@ -11,7 +11,14 @@ from typing import Any
 import click
 
 from memory.search.ranking import fusion
-from recalld.invocation import NOTHING_FOUND, Invocation, examples, json_option, pass_invocation
+from recalld.invocation import (
+    NOTHING_FOUND,
+    Invocation,
+    examples,
+    json_option,
+    pass_invocation,
+    read_workspace_option,
+)
 from recalld.local import answers
 from recalld.local.answers import Answer
 from recalld.terminal_text import print_answer, printable, printable_name, remark, typed_name
@@ -42,6 +49,7 @@ _MOST_LINES = 100_000
 @click.option("--wait-ms", type=click.IntRange(0, 60_000), metavar="MS", help="Wait for notes not yet indexed.")
 @click.option("--long", "form", flag_value="long", help="Print whole passages.")
 @click.option("--short", "form", flag_value="short", help="Print only paths and lines, as `recalld get` takes them.")
+@read_workspace_option
 @json_option
 @pass_invocation
 def search(
@@ -146,6 +154,7 @@ def _passages(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 @click.option("--from", "start_line", type=click.IntRange(min=1), metavar="LINE", help="First line, from 1.")
 @click.option("--lines", type=click.IntRange(1, _MOST_LINES), metavar="N", help="How many lines.")
 @click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules.")
+@read_workspace_option
 @json_option
 @pass_invocation
 def get(

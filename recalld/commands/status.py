@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from recalld.invocation import NOT_OK, Invocation, examples, json_option, pass_invocation
+from recalld.invocation import NOT_OK, Invocation, examples, json_option, pass_invocation, read_workspace_option
 from recalld.local import answers
 from recalld.local.answers import Answer
 from recalld.terminal_text import print_answer, remark
@@ -12,6 +12,7 @@ from recalld.terminal_text import print_answer, remark
 
 @click.command("status", epilog=examples("recalld status", "recalld status --agent main --deep"))
 @click.option("--deep", is_flag=True, help="Also check whether the indexes hold together; takes longer.")
+@read_workspace_option
 @json_option
 @pass_invocation
 def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -20,6 +20,7 @@ from recalld.discover.memories import DiscoveredMemory, Discovery, absolute_path
 from recalld.discover.openclaw import find_openclaw
 from recalld.settings.places import absolute
 from recalld.settings.program_folders import ProgramFolders
+from recalld.settings.workspaces import has_memory_layout
 
 #: Seconds that counting files may take; memories not counted by then are listed all the same.
 COUNTING_SECONDS = 10.0
@@ -40,8 +41,16 @@ _YAML_PATH = re.compile(r"[ \t]+path:(.+)")
 _MAX_INSIDE = 1000
 
 
-def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = COUNTING_SECONDS) -> Discovery:
+def discover(
+    folders: ProgramFolders,
+    current_folder: Path,
+    *,
+    more_folders: Sequence[Path] = (),
+    seconds: float = COUNTING_SECONDS,
+) -> Discovery:
     """Return every memory of the machine, named by agents' ids, with those around `current_folder`.
+
+    `more_folders` are among them, each with all its notes unless it has the layout of a memory.
 
     A folder of notes that is the workspace of an agent, or that several programs know, is listed once. A coding agent
     works in all of a vault, so its workspace gets all notes of that vault; OpenClaw's settings name the notes of its
@@ -50,20 +59,24 @@ def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = 
     until = time.monotonic() + seconds
     problems: list[str] = []
     memories = [memory for find in _FINDERS.values() for memory in find(folders, current_folder, problems)]
+    memories += (DiscoveredMemory(path.name, "folder", f"Notes in {path}", workspace=path) for path in more_folders)
+    whole_folders = {os.path.realpath(path) for path in more_folders}
     vaults = {os.path.realpath(memory.workspace) for memory in memories if memory.program == "obsidian"}
     workspaces: set[str] = set()
     listed = []
     for memory in memories:
         workspace, settings = os.path.realpath(memory.workspace), memory.settings
-        if memory.program in _BY_PROJECT and workspace in vaults:
-            settings = _extra_paths(".", *settings.get("extra_paths", ()))
-        elif memory.program in _OF_FOLDERS and workspace in workspaces:
+        if memory.program in _OF_FOLDERS and workspace in workspaces:
             continue
+        is_vault = memory.program in _BY_PROJECT and workspace in vaults
+        extra_paths = settings.get("extra_paths", ())
+        if is_vault or (workspace in whole_folders and not ("." in extra_paths or has_memory_layout(workspace))):
+            settings = _extra_paths(".", *extra_paths)
         workspaces.add(workspace)
         counted = replace(memory, settings=settings).counted(until)
         if not all(map(is_utf8, (str(memory.workspace), *memory.sessions))):
             problems.append(f"{memory.title}: the folder's name is not UTF-8, so it cannot be written into settings")
-        elif not counted.is_empty or memory.program == "openclaw":
+        elif not counted.is_empty or memory.program == "openclaw" or workspace in whole_folders:
             listed.append(counted)
     problems += [f"{program}: {_UNREAD}" for program, place in _DATABASES.items() if Path(absolute(place)).exists()]
     order = list(_FINDERS)

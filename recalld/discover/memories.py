@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,11 +16,10 @@ from memory.documents.session_database import is_of_rows
 from memory.status.condition_texts import what_happened
 from recalld.settings.keys import PATH_KEYS, agent_keys, dotted, top_level_keys
 from recalld.settings.load import load
+from recalld.settings.workspaces import unique_id
 from schemas.conditions import ConditionCode
 from schemas.documents import FileStat
-from schemas.settings import AgentSettings
-
-_MAX_NAME_CHARS = 40
+from schemas.settings import AgentSettings, Settings
 
 #: Beginning of a settings file that recalld wrote.
 TITLE_BEGINNING = "# Settings of recalld, written by `recalld "
@@ -120,10 +118,7 @@ def with_unique_names(
     reserved_names = {name.lower() for name in reserved}
     by_name: dict[str, DiscoveredMemory] = {}
     for memory in memories:
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", memory.name).strip("-._")[:_MAX_NAME_CHARS].rstrip("-._")
-        plain = plain or memory.program
-        names = (plain, *(f"{plain}-{number}" for number in range(2, len(by_name) + len(reserved_names) + 3)))
-        name = next(name for name in names if name.lower() not in by_name.keys() | reserved_names)
+        name = unique_id(memory.name, by_name.keys() | reserved_names, default=memory.program)
         by_name[name.lower()] = replace(memory, name=name)
     return tuple(by_name.values())
 
@@ -146,12 +141,12 @@ def settings_file(picked: Iterable[DiscoveredMemory]) -> str:
     return "".join([_TITLE, "\n" if shared else "", *_lines(shared), *agent_tables(agents)])
 
 
-def check_settings(text: str) -> None:
-    """Raise UserError if a text is not a valid settings file."""
+def check_settings(text: str) -> Settings:
+    """Return the settings of a file with this text. Raise UserError if they are not valid."""
     with TemporaryDirectory(prefix="recalld-") as folder:
         draft = Path(folder) / "recalld.toml"
         draft.write_text(text, encoding="utf-8")
-        load(config=str(draft), home=folder, environment={})
+        return load(config=str(draft), home=folder, environment={}).settings
 
 
 def agent_tables(memories: Iterable[DiscoveredMemory]) -> Iterator[str]:

@@ -59,7 +59,7 @@ class Removal:
         config = find_config(invocation.config, home=home)
         indexes = indexes_folder(home, config)
         plan = plan_removal(home)
-        changed_files = [Path(change.drops.file) for change in plan.changes if change.drops is not None]
+        changed_files = [Path(change.removes.file) for change in plan.changes if change.removes is not None]
         for program, file in folders.hook_files.items():
             if file not in changed_files and _plan_hooks(home, program, file, plan):
                 changed_files.append(file)

@@ -41,9 +41,14 @@ class Absence(Enum):
     """Reason why this process finds the answer itself."""
 
     NOT_RUNNING = "no service is running"
+    NOT_ASKED = "--workspace asks the folder's own index"
     NO_ANSWER = "the service did not answer in time (`recalld doctor` looks for the reason)"
     STOPPED = "the service's process is stopped (`recalld status` says how it goes on)"
     UNPROVEN = "another program answers where the service of this home did (restart `recalld up`)"
+
+
+#: Reasons of which an answer tells: a service of this home runs.
+_FAULTS = frozenset({Absence.NO_ANSWER, Absence.STOPPED, Absence.UNPROVEN})
 
 
 def search(
@@ -76,7 +81,7 @@ def search(
         agents = [agent for agent in agents if allows(agent.scope, session, agent=agent.id)]
         backends = {agent.backend: None for agent in agents if agent.backend != "builtin"}
         remarks = [f"{absence.value}, so recalld's own index answers in place of {backend}" for backend in backends]
-        if agents and not remarks and absence is not Absence.NOT_RUNNING and not answer.get("unavailable"):
+        if agents and not remarks and absence in _FAULTS and not answer.get("unavailable"):
             remarks = [absence.value]
         answer["degraded"] = [*remarks, *answer["degraded"]]
         return answer
@@ -116,7 +121,8 @@ def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], No
         from recalld.wiring import open_broker
         from workers.queue.connection import IMPATIENT_SECONDS
 
-        on_absence(absence.value)
+        if absence is not Absence.NOT_ASKED:
+            on_absence(absence.value)
         settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
         with open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True) as broker:
             answer = build_status(settings, broker.health, deep=deep)
@@ -158,6 +164,8 @@ def _ask(
 
     `as_owner` shows the owner's token; without it a request that names none of several agents is refused.
     """
+    if invocation.workspace is not None:
+        return in_this_process(Absence.NOT_ASKED)
     running = running_service(invocation.home_path)
     is_clear = as_owner or invocation.agent is not None
     client = Client.at_home(invocation.home_path, agent=invocation.agent, as_owner=is_clear)
@@ -190,7 +198,7 @@ def _agents(invocation: Invocation, *, all_agents: bool) -> Sequence[AgentSettin
     """Return the agents whose memory this process opens; with `all_agents`, several if the call names none."""
     from memory.search.owners_memory import enabled_agents
 
-    if all_agents and invocation.agent is None and invocation.settings.agents:
+    if all_agents and not invocation.names_agent and invocation.settings.agents:
         return enabled_agents(invocation.settings)
     return [invocation.the_agent()]
 
@@ -218,5 +226,5 @@ def local_memory(invocation: Invocation, *, all_agents: bool = False) -> Iterato
             if manager is not None:
                 opened.enter_context(closing(manager))
             memories[agent.id] = manager or UnavailableMemory(agent, reason or "there is no such memory")
-        of_all = all_agents and invocation.agent is None and len(invocation.settings.agents) > 1
+        of_all = all_agents and not invocation.names_agent and len(invocation.settings.agents) > 1
         yield OwnersMemory(memories, settings) if of_all else memories[agents[0].id]

@@ -24,7 +24,7 @@ from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted, text_of
 from producers.reconciler import AgentComparison
 from recalld.invocation import Invocation
-from recalld.runs.estimate import cost_body, cost_sentence, estimates
+from recalld.runs.estimate import confirm_workspace, cost_body, cost_sentence, estimates
 from recalld.runs.outcome import Report
 from recalld.runs.run import Run
 from recalld.runs.status import size
@@ -51,6 +51,7 @@ def run_backfill(
         click.echo(plan.sentence(), err=as_json)
         code = int(bool(plan.problems))
         if not dry_run:
+            confirm_workspace(invocation)
             invocation.remember()
             for folder in plan.selection.folders:
                 remember_import(imports_path(settings.home, plan.agent.id), folder)

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from memory.documents.agent_files import AgentFiles
+from memory.documents.notes import every_note
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path
-from memory.index.estimate import Estimate, estimate
+from memory.index.estimate import Estimate, estimate, rough_estimate
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
 from recalld.runs.outcome import spent_line
-from recalld.runs.status import FREE_OF_CHARGE, dollars
+from recalld.runs.status import FREE_OF_CHARGE, dollars, size
 from recalld.settings.load import check_workspace
+from recalld.settings.workspaces import EVERY_NOTE
 from recalld.terminal_text import fields, printable_json
 from recalld.wiring import compare
 from schemas.documents import DocumentKey
+from schemas.errors import UserError
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 from workers.batch_jobs import FEWEST_TEXTS
 from workers.health.health_store import HealthStore
+
+#: Notes of a whole folder that are taken without --yes, and bounds of their count.
+MOST_NOTES, _MOST_COUNTED, _MOST_FOLDERS = 10_000, 50_000, 20_000
 
 #: Fields of `Usage` that only grow.
 _COUNTS = ("requests", "failed", "inputs", "tokens")
@@ -50,6 +57,37 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     if as_json:
         click.echo(printable_json({"ok": True, "dryRun": True, "agents": bodies}))
     return 0
+
+
+def confirm_workspace(invocation: Invocation) -> None:
+    """Check that the notes that --workspace takes for the first time are few enough, or that the call has --yes.
+
+    Raises:
+        UserError: with their number and cost.
+    """
+    chosen = invocation.loaded.workspace
+    if chosen is not None and chosen.is_new and not invocation.yes:
+        confirm_folder(invocation.settings, invocation.settings.agent(chosen.agent))
+
+
+def confirm_folder(settings: Settings, agent: AgentSettings) -> None:
+    """Check that a workspace that is a memory as a whole is not too large to be meant. Raise like `confirm_workspace`.
+
+    Its first files are counted, not read.
+    """
+    if tuple(agent.extra_paths) != EVERY_NOTE:
+        return
+    folder, notes = agent.workspace.resolve(), every_note(agent, most=_MOST_COUNTED, most_folders=_MOST_FOLDERS)
+    place = {Path("/"): "the root of the disk", Path.home().resolve(): "your home folder"}.get(folder)
+    if place is None and len(notes) <= MOST_NOTES:
+        return
+    total = sum(note.size for note in notes)
+    cost = rough_estimate(settings, agent, documents=len(notes), size=total)
+    raise UserError(
+        f"{agent.workspace}{f' is {place} and' if place else ''} holds at least {counted(len(notes), '.md file')} "
+        f"({size(total)}): {cost_sentence(cost)}; name a folder further down, or take all of it with --yes",
+        exit_code=2,
+    )
 
 
 def estimates(settings: Settings, *, fresh: bool = False) -> EstimateFor:

@@ -11,6 +11,7 @@ import click
 from memory.embedding.prices import price_of
 from memory.embedding.selection import NO_VECTORS
 from memory.index.fingerprint import embedding_of, name_in
+from memory.status.agent import no_documents
 from memory.status.condition_texts import counted, text_of
 from memory.status.vectors import no_vectors
 from memory.store.errors import OtherFormat
@@ -24,6 +25,9 @@ from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexCounts
+
+#: Conditions of a run that did all it could.
+_NOT_OK = frozenset({ConditionCode.VECTORS_UNAVAILABLE, ConditionCode.NO_DOCUMENTS, ConditionCode.NOTES_NOT_TAKEN})
 
 #: Documents that are not indexed and listed; the others are counted.
 _LISTED = 20
@@ -136,7 +140,7 @@ class RunIndex(AgentIndex):
             counts=counts,
             failed=self.failed(),
             in_jobs=in_jobs,
-            condition=condition or self.lack(counts) or self._workers_differ(),
+            condition=condition or self._emptiness(counts) or self.lack(counts) or self._workers_differ(),
         )
 
     def lack(self, counts: IndexCounts) -> Condition | None:
@@ -144,6 +148,10 @@ class RunIndex(AgentIndex):
         if self.generations.next() is not None or (self._wants_vectors() and not counts.vectors_pending):
             return None
         return no_vectors(self.agent.id, self.choice.lacking, counts)
+
+    def _emptiness(self, counts: IndexCounts) -> Condition | None:
+        """Return the condition of an index without a document, if its workspace is there."""
+        return no_documents(self.agent) if not counts.files and self.agent.workspace.is_dir() else None
 
     def close(self) -> None:
         """Close the reader."""
@@ -179,12 +187,12 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 130 after an interrupt, 1 if something is missing, 4 if only vectors without a provider are."""
+        """Exit code: 130 after an interrupt, 1 if something is missing, 4 without documents, or without a provider."""
         codes = {outcome.condition.code for outcome in self.outcomes if outcome.condition is not None}
         if self.interrupted:
             return 130
         is_partial = any(outcome.failed or outcome.left for outcome in self.outcomes)
-        if is_partial or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
+        if is_partial or codes - _NOT_OK:
             return 1
         return 4 if codes else 0
 

@@ -21,7 +21,7 @@ from producers.reconciler import AgentComparison
 from recalld.invocation import Invocation
 from recalld.runs.outcome import Outcome, Report, RunIndex, spent_line
 from recalld.settings.load import check_workspace
-from recalld.terminal_text import printable_json
+from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lock import has_processes
 from recalld.wiring import AgentIndex, CommandRequests, compare
 from schemas.documents import DocumentKey, Lane
@@ -63,12 +63,16 @@ def run_index(
     from memory.documents.agent_files import AgentFiles
     from producers.reconciler import forget_missing_folders
     from recalld.logs import configure_logs
+    from recalld.runs.estimate import confirm_workspace
 
     settings, agents = invocation.settings, invocation.agents()
     for agent in agents:
         if not forget_missing:
             check_workspace(agent)
+    confirm_workspace(invocation)
     invocation.remember()
+    for remark in invocation.loaded.remarks:
+        click.echo(f"recalld: {printable_name(remark)}", err=True)
     configure_logs(level=40)
     for agent in agents if forget_missing else ():
         forget_missing_folders(AgentFiles.of(settings, agent))

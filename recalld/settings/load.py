@@ -6,7 +6,6 @@ before `load` runs: a search through a running service needs only the home folde
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,26 +14,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recalld.settings.places import absolute, home_folder, named_config
+from recalld.settings.workspaces import WORKSPACES_FILE, NamedWorkspace, add_workspaces, remembered_workspaces
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from recalld.settings.program_folders import ProgramFolders
     from schemas.settings import AgentSettings, Settings
 
-#: Id of the agent where there is only one.
-DEFAULT_AGENT = "main"
-
-#: File of a home with the workspaces that --workspace named.
-_WORKSPACES_FILE = "agents.json"
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """The settings, with the origin of every dotted key: "default", a file, a variable or a flag."""
+    """The settings, with the origin of every dotted key: "default", a file, a variable or a flag.
+
+    `workspace` is that of --workspace, with its agent. `remarks` are sentences for the user about agents of the home.
+    """
 
     settings: Settings
     origins: Mapping[str, str]
     config: Path | None
+    workspace: NamedWorkspace | None = None
+    remarks: Sequence[str] = ()
 
 
 def find_home(home: str | None = None, *, environment: Mapping[str, str] = os.environ) -> Path:
@@ -134,9 +133,8 @@ def load(
 ) -> LoadedSettings:
     """Read every source and return the valid whole.
 
-    `workspace` adds the agent (`main` unless `agent` names one) or replaces that agent's workspace. Without it, and
-    if nothing else names any agent, the workspaces remembered in the home folder are used. `overrides` maps dotted
-    keys to values, as flags give them.
+    The workspaces remembered in the home folder, and `workspace`, are agents beside those that the settings name
+    (`add_workspaces`). `overrides` maps dotted keys to values, as flags give them.
 
     Raises:
         UserError: with exit code 2 and one line for every offending key.
@@ -150,15 +148,18 @@ def load(
         draft.add_file(_parsed(file), file=file)
     draft.add_environment(environment, base=Path.cwd())
     draft.add_flags(overrides or {}, base=Path.cwd())
-    if workspace is not None:
-        if agent is None and len(draft.agents) > 1:
-            raise UserError("--workspace: there are several agents; say whose it is with --agent", exit_code=2)
-        draft.set_workspace(agent or DEFAULT_AGENT, absolute(workspace))
-    elif not draft.agents:
-        draft.add_remembered(remembered_workspaces(home_path), file=home_path / _WORKSPACES_FILE)
+    damage, remembered = [], {}
+    try:
+        remembered = remembered_workspaces(home_path)
+    except UserError as error:
+        if workspace is None and not draft.agents:
+            raise
+        damage.append(str(error))
+    folder = absolute(workspace) if workspace is not None else None
+    chosen, remarks = add_workspaces(draft, remembered, file=home_path / WORKSPACES_FILE, folder=folder, agent=agent)
     settings, origins = resolve(draft, home=home_path)
     origins["home"] = "--home" if home else "RECALLD_HOME" if environment.get("RECALLD_HOME") else "default"
-    return LoadedSettings(settings, origins, file)
+    return LoadedSettings(settings, origins, file, chosen, (*damage, *remarks))
 
 
 def indexes_folder(home: Path, config: Path | None, *, environment: Mapping[str, str] = os.environ) -> Path:
@@ -236,26 +237,8 @@ def _parsed(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is not valid TOML: {error}", exit_code=2) from None
 
 
-def remembered_workspaces(home: Path) -> dict[str, Path]:
-    """Return agent id -> workspace as flags named them once.
-
-    Raises:
-        UserError: the file is damaged or unreadable.
-    """
-    file = home / _WORKSPACES_FILE
-    try:
-        content = json.loads(file.read_text("utf-8"))
-        return {str(agent): Path(workspace) for agent, workspace in content["agents"].items()}
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}); mend that or give --workspace") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{file} is damaged; delete it and give --workspace again", exit_code=2) from None
-
-
 def written_agents(config: str | None, *, home: Path) -> list[str]:
-    """Return the ids of agents in the settings file, else of the remembered workspaces. Cheap; checks nothing.
+    """Return the ids of agents in the settings file, and of the remembered workspaces. Cheap; checks nothing.
 
     For a shell that completes a word: settings that cannot be read give no id.
     """
@@ -263,27 +246,6 @@ def written_agents(config: str | None, *, home: Path) -> list[str]:
         file = find_config(config, home=home)
         tables = _parsed(file).get("agents", ()) if file is not None else ()
         ids = [str(table["id"]) for table in tables if isinstance(table, dict) and "id" in table]
-        return ids or list(remembered_workspaces(home))
+        return list(dict.fromkeys([*ids, *remembered_workspaces(home)]))
     except (UserError, TypeError):
         return []
-
-
-def remember_workspace(home: Path, agent: str, workspace: Path) -> None:
-    """Keep one agent's workspace, so that later commands need no flag.
-
-    Raises:
-        UserError: the home folder cannot be written.
-    """
-    from memory.http.whole_files import write_whole
-
-    try:
-        workspaces = remembered_workspaces(home)
-    except UserError:
-        workspaces = {}  # damaged: the workspace given now counts
-    if workspaces.get(agent) == workspace:
-        return
-    agents = {name: str(path) for name, path in sorted({**workspaces, agent: workspace}.items())}
-    try:
-        write_whole(home / _WORKSPACES_FILE, json.dumps({"agents": agents}, indent=2).encode() + b"\n")
-    except OSError as error:
-        raise UserError(f"{home} cannot be written ({error.strerror}); choose another folder with --home") from None

@@ -130,21 +130,26 @@ class Draft:
             flag = "--" + key.rpartition(".")[2].replace("_", "-")
             self.shared.keys[key] = WrittenValue(_absolute(key, value, base), flag, flag)
 
-    def set_workspace(self, agent: str, workspace: str) -> None:
+    def workspaces(self) -> dict[str, str]:
+        """Return agent id -> workspace of the agents that have both."""
+        tables = [table.keys for table in self.agents if table.keys.keys() >= {"id", "workspace"}]
+        return {str(keys["id"].value): str(keys["workspace"].value) for keys in tables}
+
+    def set_workspace(self, agent: str, workspace: str, extra_paths: Sequence[str] = ()) -> None:
         """Replace the workspace of an agent, or add the agent, as --workspace says."""
         tables = [table for table in self.agents if "id" in table.keys and table.keys["id"].value == agent]
         if not tables:
             tables = [Table("--workspace", agent_keys(), {"id": WrittenValue(agent, "--agent", "--agent")})]
             self.agents += tables
+        values = {"workspace": workspace, **({"extra_paths": list(extra_paths)} if extra_paths else {})}
         for table in tables:
-            table.keys["workspace"] = WrittenValue(workspace, "--workspace", "--workspace")
+            table.keys.update({key: WrittenValue(value, "--workspace", "--workspace") for key, value in values.items()})
 
-    def add_remembered(self, workspaces: Mapping[str, Path], *, file: Path) -> None:
-        """Add agents whose workspaces were remembered in a file."""
-        for agent, workspace in workspaces.items():
-            values = {"id": agent, "workspace": str(workspace)}
-            keys = {key: WrittenValue(value, str(file), f"{file}: {agent}") for key, value in values.items()}
-            self.agents.append(Table(str(file), agent_keys(), keys))
+    def add_remembered(self, agent: str, workspace: str, extra_paths: Sequence[str], *, file: Path) -> None:
+        """Add an agent whose workspace was remembered in a file."""
+        values = {"id": agent, "workspace": workspace, **({"extra_paths": list(extra_paths)} if extra_paths else {})}
+        keys = {key: WrittenValue(value, str(file), f"{file}: {agent}") for key, value in values.items()}
+        self.agents.append(Table(str(file), agent_keys(), keys))
 
     def _add_agents(self, tables: Any, *, origin: str, base: Path, name: str) -> None:
         self.agents = []

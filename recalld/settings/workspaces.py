@@ -66,25 +66,25 @@ def add_workspaces(
     by_folder = {os.path.realpath(path): agent_id for agent_id, path in configured.items()}
     ids, occupied = {agent_id.lower() for agent_id in configured}, {agent_id.lower() for agent_id in remembered}
     added: dict[str, Workspace] = {}
-    remarks = []
+    remarks, target = [], folder and os.path.realpath(folder)
     for agent_id, workspace in remembered.items():
         real = os.path.realpath(workspace.folder)
-        if by_folder.get(real) in configured or (agent_id == agent and real != os.path.realpath(folder or real)):
+        if by_folder.get(real) in configured or (agent_id == agent and target not in (None, real)):
             continue
-        if (configured or folder is not None) and not workspace.folder.is_dir():
+        if target != real and (configured or target) and not workspace.folder.is_dir():
             remarks.append(f"agent {agent_id} is left out: its workspace {workspace.folder} is not there")
             continue
         name = agent_id
         if name.lower() in ids:
             name = unique_id(workspace.folder.name, ids | occupied)
-            remarks.append(f"{workspace.folder} is agent {name} now: the settings name another workspace {agent_id}")
+            remarks.append(f"{workspace.folder} is agent {name} now: {agent_id} is another workspace in the settings")
         ids.add(name.lower())
         by_folder.setdefault(real, name)
         added[name] = workspace
         draft.add_remembered(name, str(workspace.folder), workspace.extra_paths or (), file=file)
     if folder is None:
         return None, remarks
-    name = agent or by_folder.get(os.path.realpath(folder)) or ""
+    name = agent or by_folder.get(target or "") or ""
     if name in configured:
         if agent is not None:
             draft.set_workspace(agent, folder)
@@ -137,7 +137,7 @@ def remember_workspace(
 ) -> None:
     """Keep one agent's workspace, so that later commands need no flag.
 
-    It replaces entries of the same folder under ids that are not among the present `agents`, if these are given.
+    It replaces entries of the folder under ids that are not among its present `agents`, if these are given.
 
     Raises:
         UserError: the home folder cannot be written.

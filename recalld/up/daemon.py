@@ -23,6 +23,7 @@ from recalld.client.address import Address, running_service
 from recalld.invocation import Invocation, to_type
 from recalld.logs import configure_logs
 from recalld.settings.load import check_workspace, systemd_variables
+from recalld.terminal_text import printable_name
 from recalld.up.detached import UP_LOG
 from recalld.up.lifecycle import SettingsAge, last_act, running_broker, stop_event
 from recalld.up.lock import daemon_lock
@@ -51,6 +52,8 @@ def run_daemon(invocation: Invocation, *, on_ready: Callable[[], object] = lambd
     configure_logs(level=logging.INFO if is_unread() else logging.WARNING, process="up")
     age = SettingsAge(invocation)
     settings = invocation.settings
+    for remark in invocation.loaded.remarks:
+        say(printable_name(remark))
     if not settings.agents:
         advice = "give one with --workspace DIR, or see with `recalld discover` what is on this machine"
         raise UserError(f"no workspace is known yet; {advice}", exit_code=2)
@@ -101,8 +104,8 @@ class _Daemon:
         self._stalled_after = settings.workers.stalled_after_seconds
         self._pulses = Pulses(stalled_after_seconds=self._stalled_after)
         options = {"--home": str(settings.home), "--config": invocation.config, "--agent": invocation.agent}
-        if invocation.workspace:
-            options["--workspace"] = str(settings.agent(invocation.agent or "main").workspace)
+        if invocation.loaded.workspace is not None:
+            options["--workspace"] = str(settings.agent(invocation.loaded.workspace.agent).workspace)
         shared = [word for flag, value in options.items() if value is not None for word in (flag, value)]
         first, workers = settings.workers.port, range(settings.workers.processes)
         kinds = {

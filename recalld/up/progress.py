@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 import structlog
 
-from memory.status.condition_texts import counted, what_happened
+from memory.status.agent import no_documents
+from memory.status.condition_texts import counted, text_of, what_happened
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
 from recalld.terminal_text import ProgressLine, printable_name
@@ -105,6 +106,10 @@ class Progress:
             # These lines often end in a log, where a provider's words may quote memory. Status has them.
             reason = printable_name(without_foreign_words(what_happened(condition)))
             self._line.once(to_type(f"{agent}: {reason}", agent=agent), key=reason)
+        for index in self._indexes if not behind else ():
+            if not (index.counts.files or index.moves):
+                empty = no_documents(index.agent)
+                self._line.once(to_type(f"{index.agent.id}: {printable_name(text_of(empty))}"), key=index.agent.id)
         is_whole = not behind and not any(index.moves for index in self._indexes)
         if is_whole or ((behind or lacking) and self._line.due):
             files = sum(index.counts.files for index in self._indexes)

@@ -88,6 +88,47 @@ def test_picked_ones_become_settings_that_every_command_finds(user: User) -> Non
     assert "MEMORY.md" in user.run("search", "--agent", "main", "gateway port").stdout
 
 
+def test_discover_write_disconnects_no_workspace_that_was_there(user: User) -> None:
+    user.write("notes/bread.md", "The sourdough rises for twelve hours.\n")
+    user.write("notes/.git/x.md", "hidden\n")
+    user.write("notes/node_modules/x.md", "a package\n")
+    assert user.run("index", "--workspace", "notes", "--json").returncode == 0
+    assert user.run("discover", "--all", "--write").returncode == 0
+    again = user.run("index", "--workspace", "notes", "--json")
+    assert again.returncode == 0, again.stderr
+    [report] = json.loads(again.stdout)["agents"]
+    assert (report["agent"], report["files"]) == ("notes", 1), "OpenClaw's agent has the name main"
+    assert user.run("status", "--workspace", "notes").returncode == 0
+    assert "bread.md" in user.run("search", "--workspace", "notes", "sourdough").stdout
+    assert "MEMORY.md" not in user.run("search", "--workspace", "notes", "gateway port").stdout
+    assert user.run("index").returncode == 0
+    assert "bread.md" not in user.run("search", "--agent", "main", "sourdough").stdout
+
+
+def test_a_folder_is_discovered_by_its_path(user: User) -> None:
+    user.write("notes/bread.md", "The sourdough rises for twelve hours.\n")
+    assert user.run("index", "--workspace", "notes").returncode == 0
+    written = user.run("discover", "~/notes", "--write")
+    assert written.returncode == 0, written.stderr
+    file = user.folder / ".config" / "recalld" / "recalld.toml"
+    assert 'id = "main"' in file.read_text(), "the agent that has the folder keeps its name"
+    assert 'extra_paths = ["."]' in file.read_text()
+    assert json.loads(user.run("index", "--json").stdout)["agents"][0]["files"] == 1
+    assert "there is no folder" in user.run("discover", "./nowhere").stderr
+
+
+@pytest.mark.parametrize("arguments", [["index", "--workspace", "."], ["discover", "~", "--write"]])
+def test_the_home_folder_is_taken_on_confirmation_only(user: User, arguments: list[str]) -> None:
+    user.write("a.md", "The sourdough rises for twelve hours.\n")
+    refused = user.run(*arguments)
+    assert refused.returncode == 2
+    assert "your home folder and holds at least 1 .md file (" in refused.stderr
+    assert "to embed" in refused.stderr
+    assert not (user.folder / ".local").exists()
+    assert not (user.folder / ".config").exists()
+    assert user.run(*arguments, "--yes").returncode == 0
+
+
 def test_a_settings_file_that_is_there_is_kept(user: User) -> None:
     assert user.run("discover", "--all", "--write=mine.toml").returncode == 0
     mine = user.folder / "mine.toml"

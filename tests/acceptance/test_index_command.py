@@ -40,6 +40,19 @@ def test_a_home_at_rest_is_brought_up_to_date_without_a_broker(home: Path, works
     assert not (home / "broker").exists()
 
 
+def test_no_document_at_all_is_never_ok(home: Path, workspace: Path) -> None:
+    for code, notes in (("no_documents", 0), ("notes_not_taken", 2)):
+        for number in range(notes):
+            (workspace / f"other-{number}.md").write_text("The lynx hides.\n")
+        indexed = recalld("index", "--workspace", str(workspace), "--json", home=home, environment=STUB)
+        assert (indexed.returncode, json.loads(indexed.stdout)["agents"][0]["code"]) == (4, code)
+        status = recalld("status", "--json", home=home, environment=STUB)
+        [trouble] = json.loads(status.stdout)["agents"][0]["troubles"]
+        assert (status.returncode, trouble["code"], trouble["params"]) == (4, code, {"notes": notes})
+    every_note = {**STUB, "RECALLD_EXTRA_PATHS": "."}
+    assert recalld("index", home=home, environment=every_note).returncode == 0
+
+
 def test_after_an_interrupted_run_workers_finish_what_it_left(home: Path, workspace: Path) -> None:
     (workspace / "MEMORY.md").write_text("The lynx hides.\n")
     index(home, workspace)

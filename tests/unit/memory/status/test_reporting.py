@@ -217,7 +217,8 @@ def test_an_endpoint_that_refuses_is_a_trouble(settings: Settings):
     health = ScriptedHealth(QUIET)
     health.state = EndpointStatus(EndpointCondition.STOPPED, None, "the key is refused")
     [agent] = build_status(settings, health).agents
-    assert (agent.ok, [trouble.code for trouble in agent.troubles]) == (False, [ConditionCode.PROVIDER_REFUSES])
+    codes = [trouble.code for trouble in agent.troubles]
+    assert (agent.ok, codes) == (False, [ConditionCode.PROVIDER_REFUSES, ConditionCode.NO_DOCUMENTS])
     assert agent.endpoint == health.state
 
 

@@ -17,9 +17,9 @@ from recalld.settings.load import (
     find_config,
     find_home,
     load,
-    remember_workspace,
     select_agent,
 )
+from recalld.settings.workspaces import remember_workspace
 from schemas.errors import UserError
 from schemas.settings import ExtraPath
 
