@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 from memory.documents.agent_files import AgentFiles
@@ -20,7 +22,8 @@ from memory.index.provider import provider_of
 from memory.status.run_files import keep_derived, server_pid
 from memory.store.sqlite.reader import StoreReader
 from producers.reconciler import AgentComparison, Indexes, compare_agent
-from schemas.errors import BrokerUnavailable
+from schemas.conditions import Condition, ConditionCode, Param
+from schemas.errors import BrokerUnavailable, RecalldError
 from schemas.ports import SpooledUsage, Usage, UsageRecorder
 from schemas.settings import AgentSettings, Settings
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from workers.queue.job_queue import BrokerJobQueue, EventQueue
     from workers.queue.names import Keys
 
+
+#: Seconds in which an endpoint has to answer before a command says that it does not, and seconds for the thread.
+PROBE_SECONDS, _SPARE_SECONDS = 1.5, 0.3
 
 #: Account, model, and a step with its arguments (`workers.health.rate_limit`).
 AccountStep: TypeAlias = tuple[str, str, str, Sequence[float | str]]
@@ -144,6 +150,37 @@ class AgentIndex:
     def target(self) -> StoreReader | None:
         """Open the generation to compare with the disk; see `Generations.target_reader`."""
         return self.generations.target_reader(self.fingerprint.digest)
+
+
+class EndpointProbes:
+    """Look, once for each endpoint of some agents, whether it answers; begun at once, in threads of their own."""
+
+    def __init__(self, settings: Settings, agents: Iterable[AgentSettings]) -> None:
+        self._conditions: list[Condition] = []
+        providers = (AgentIndex(settings, agent).choice.provider for agent in agents if agent.enabled)
+        by_account = {provider.account: provider for provider in providers if provider is not None and provider.account}
+        # A name that the system does not resolve in time must not hold up the end of the process.
+        self._threads = [Thread(target=self._probe, args=(each,), daemon=True) for each in by_account.values()]
+        self._until = time.monotonic() + PROBE_SECONDS
+        for thread in self._threads:
+            thread.start()
+
+    def unreachable(self, *, waits: bool) -> list[Condition]:
+        """Return a condition for each endpoint without an answer, once; with `waits`, when its time is up."""
+        for thread in self._threads if waits else ():
+            thread.join(max(0.0, self._until + _SPARE_SECONDS - time.monotonic()))
+        count = len(self._conditions)
+        conditions, self._conditions[:count] = self._conditions[:count], []
+        return conditions
+
+    def _probe(self, provider: EmbeddingProvider) -> None:
+        try:
+            provider.reach(seconds=PROBE_SECONDS)
+        except RecalldError as error:
+            params: dict[str, Param] = {"error": str(error)}
+            self._conditions.append(Condition(ConditionCode.PROVIDER_UNREACHABLE, provider.name, params=params))
+        finally:
+            provider.close()
 
 
 @contextmanager

@@ -59,8 +59,8 @@ TEXTS: Mapping[ConditionCode, Text] = {
         _PROVIDER,
     ),
     _CODE.PROVIDER_UNREACHABLE: Text(
-        "{subject} cannot be reached: {error}",
-        "see that it runs and that remote.base_url is right; keywords work meanwhile, vectors follow when it answers",
+        "{error}",
+        "check that it runs, remote.base_url and the network; keywords work meanwhile, vectors follow when it answers",
         _PROVIDER,
     ),
     _CODE.PROVIDER_USELESS: Text("{error}, " + _IN_VAIN, _ASKED_BY_ONE, _PROVIDER),

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
+from memory.status.condition_texts import part_of, text_of
 from memory.status.run_files import note_finished, note_unfinished, server_pid, was_unfinished
 from producers.reconciler import AgentComparison
-from recalld.invocation import Invocation
+from recalld.invocation import Invocation, to_type
 from recalld.runs.outcome import Outcome, Report, RunIndex, spent_line
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lock import has_processes
-from recalld.wiring import AgentIndex, CommandRequests, compare
+from recalld.wiring import AgentIndex, CommandRequests, EndpointProbes, compare
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
@@ -93,6 +94,7 @@ class Run:
         self.indexes = [RunIndex(settings, agent) for agent in agents]
         #: Requests that this process itself sends to providers.
         self.requests = CommandRequests(settings)
+        self._probes: EndpointProbes | None = None
         self._began_at = time.monotonic()
 
     def __enter__(self) -> Run:
@@ -107,6 +109,8 @@ class Run:
         at_rest = _is_at_rest(self.settings)
         comparisons = self._compare()
         if at_rest and _is_little(self, comparisons):
+            if any(comparison.documents for comparison in comparisons):
+                self._say_unreachable()
             if _index_in_process(self, comparisons):
                 return self.report([index.outcome() for index in self.indexes])
             comparisons = self._compare()
@@ -124,9 +128,17 @@ class Run:
 
     def by_workers(self, compared: Callable[[], Sequence[AgentComparison]], *, expected: int = 0) -> Report:
         """Enqueue the differences and wait; see `index_by_workers`. `expected` chunks are estimated to come."""
+        self._say_unreachable()
         from recalld.runs.by_workers import index_by_workers  # a run in this process does not wait for these modules
 
         return index_by_workers(self, compared, expected=expected)
+
+    def _say_unreachable(self) -> None:
+        """Print the endpoints that do not answer, once. The run goes on: keywords are indexed."""
+        if self._probes is None:
+            self._probes = EndpointProbes(self.settings, [index.agent for index in self.indexes])
+            for condition in self._probes.unreachable(waits=True):
+                click.echo(f"recalld: {part_of(condition)}: {to_type(printable_name(text_of(condition)))}", err=True)
 
     def report(self, outcomes: Sequence[Outcome], *, interrupted: bool = False, detached: bool = False) -> Report:
         """Return the report of the outcomes, one an agent, with the cost of this process's own requests."""

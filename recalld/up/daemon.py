@@ -13,7 +13,7 @@ from memory.backends.registry import absence_of
 from memory.http.private_folders import check_private
 from memory.http.server import listen
 from memory.index.generations import Generations
-from memory.status.condition_texts import text_of
+from memory.status.condition_texts import part_of, text_of
 from memory.status.processes import Pulses, known_processes, process_conditions
 from memory.status.run_files import read_hooks_state
 from memory.status.vectors import no_vectors
@@ -30,7 +30,7 @@ from recalld.up.lock import daemon_lock
 from recalld.up.progress import Progress, is_unread, say
 from recalld.up.sd_notify import sd_notify, watchdog
 from recalld.up.supervisor import UP_OVERDUE_SECONDS, Child, bound_log, own_command, stop_all
-from recalld.wiring import AgentIndex, BrokerSide, closed, open_broker
+from recalld.wiring import AgentIndex, BrokerSide, EndpointProbes, closed, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.status import IndexCounts
@@ -164,12 +164,14 @@ class _Daemon:
         Raises:
             UserError: a child does not start.
         """
+        probes = EndpointProbes(self._settings, self._settings.agents)
         progress, pulse = Progress(self._settings, self._health), self._pulses.of("supervising")
         is_up, ask_at, reported = False, 0.0, None
         while not self._stop.wait(_LOOK_SECONDS):
             pulse.busy("looks after the processes")
             messages = [message for child in self._children if (message := child.look())]
-            for message in messages:
+            unreachable = probes.unreachable(waits=False)
+            for message in [*messages, *(f"{part_of(each)}: {to_type(text_of(each))}" for each in unreachable)]:
                 say(message)
             if not is_up and self._all_ready():
                 is_up = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.status.run_files import note_unfinished, was_unfinished
 from memory.store.options import StoreOptions
-from tests.daemon import Daemon, processes_of, recalld
+from tests.daemon import REPOSITORY, Daemon, clean_environment, processes_of, recalld
 
 STUB = {"RECALLD_PROVIDER": "stub"}
 
@@ -51,6 +53,21 @@ def test_no_document_at_all_is_never_ok(home: Path, workspace: Path) -> None:
         assert (status.returncode, trouble["code"], trouble["params"]) == (4, code, {"notes": notes})
     every_note = {**STUB, "RECALLD_EXTRA_PATHS": "."}
     assert recalld("index", home=home, environment=every_note).returncode == 0
+
+
+@pytest.mark.parametrize("command", [["index"], ["up", "--port", "0"]])
+def test_an_endpoint_that_cannot_be_reached_is_named_first(home: Path, workspace: Path, command: list[str]) -> None:
+    (workspace / "MEMORY.md").write_text("The lynx hides.\n")
+    provider = {"PROVIDER": "openai", "REMOTE__BASE_URL": "http://127.0.0.1:1/v1", "REMOTE__API_KEY": "key"}
+    environment = clean_environment({f"RECALLD_{name}": value for name, value in provider.items()})
+    words = [sys.executable, "-m", "recalld", "--home", str(home), *command, "--workspace", str(workspace)]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(words, cwd=REPOSITORY, env=environment, text=True, **output) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+    assert "openai at http://127.0.0.1:1/v1 failed" in line
+    assert "check that it runs, remote.base_url and the network" in line
 
 
 def test_after_an_interrupted_run_workers_finish_what_it_left(home: Path, workspace: Path) -> None:

@@ -18,7 +18,7 @@ from memory.embedding.providers.voyage import VoyageProvider
 from schemas.errors import Terminal, Transient, Unusable
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure, Wire
-from tests.raw_server import answer, raw_server
+from tests.raw_server import HANG, answer, raw_server
 from tests.waiting import wait_until
 from tests.working import Workers, asking
 
@@ -72,6 +72,23 @@ def test_no_way_to_send_an_answer_holds_a_request_and_the_next_one_is_answered(
     with pytest.raises(Transient if wire in {"silent", "request trickles"} else Unusable):
         provider.embed_documents(texts)
     wait_until(lambda: answered(provider))
+
+
+@pytest.mark.parametrize("turn", [answer(b"", status="404 Not Found"), b"nonsense\r\n\r\n"])
+def test_an_endpoint_with_an_answer_of_any_kind_is_reached_without_the_key(connect: Connect, turn: bytes) -> None:
+    with raw_server([turn]) as endpoint:
+        connect(base_url=endpoint.url).reach(seconds=20)
+    [request] = endpoint.requests
+    assert (request[:5], b"the-" in request) == (b"GET /", False)
+
+
+def test_a_closed_port_and_a_silent_server_are_not_reached(connect: Connect) -> None:
+    with raw_server([HANG]) as endpoint:
+        provider = connect(base_url=endpoint.url)
+        with pytest.raises(Transient, match="did not answer in time"):
+            provider.reach(seconds=SECONDS)
+    with pytest.raises(Transient, match="Connection refused"):
+        provider.reach(seconds=20)
 
 
 def answered(provider: RemoteProvider) -> bool:

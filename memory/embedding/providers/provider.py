@@ -90,6 +90,13 @@ class EmbeddingProvider(ABC):
     def embed_query(self, text: str) -> Embeddings:
         """Embed one query; vectors of shape (1, dimensions). Raises like `embed_documents`."""
 
+    def reach(self, *, seconds: float) -> None:  # noqa: B027 - a model on this machine is there
+        """Send the endpoint a request without key and text. Any answer will do.
+
+        Raises:
+            Transient: no connection, or no answer within `seconds`.
+        """
+
     def warm_up(self) -> None:  # noqa: B027 - nothing to load is a valid answer
         """Load the parts that the first call would load. May take seconds."""
 

@@ -229,6 +229,15 @@ class RemoteProvider(EmbeddingProvider):
         finally:
             response.close()
 
+    def reach(self, *, seconds: float) -> None:
+        try:
+            from memory.embedding.providers.transport import no_answer
+        except ImportError:
+            return  # the first request says so
+        exchange = self.exchange(seconds=seconds, answer_bytes=_ENVELOPE_BYTES)
+        if (error := no_answer(self.base_url, exchange)) is not None:
+            raise self.read_error(error)
+
     def missing(self, package: str) -> Terminal:
         """Return the error for a package that is not installed."""
         return Terminal(f"the {package} package is not installed: {install_command(self.extra)}")

@@ -16,7 +16,7 @@ import httpcore2
 import httpx2
 
 from memory.embedding.providers.exchange import Exchange, current
-from schemas.errors import Terminal
+from schemas.errors import Terminal, Transient
 
 #: Seconds until a connection stands.
 _CONNECT_SECONDS = 10.0
@@ -170,6 +170,18 @@ def post_json(url: str, body: object, *, headers: Mapping[str, str], seconds: fl
     exchange = Exchange("the endpoint", seconds=seconds, answer_bytes=answer_bytes)
     with exchange.running(), connect(url, keeps_connections=False) as client:
         return client.post(url, json=body, headers=headers).raise_for_status().json()
+
+
+def no_answer(url: str, exchange: Exchange) -> Exception | None:
+    """Return the error of a plain request to an address that has no answer; None with an answer of any kind."""
+    try:
+        with exchange.running(), connect(url, keeps_connections=False) as client:
+            client.send(client.build_request("GET", url), stream=True).close()
+    except (httpcore2.NetworkError, httpcore2.ProxyError, Transient) as error:
+        return error
+    except Exception:  # noqa: BLE001 - a broken answer is one
+        return None
+    return None
 
 
 def _proxy(address: str) -> httpcore2.Proxy:

@@ -224,6 +224,19 @@ def test_notes_of_a_folder_that_is_gone_or_an_empty_mount_stay_for_a_day(
     assert (report.vanished, ConditionCode.FOLDER_EMPTIED in [one.code for one in report.problems]) == (4, False)
 
 
+def test_notes_of_a_former_workspace_are_forgotten_at_once(bench: Bench, tmp_path: Path) -> None:
+    bench.write("MEMORY.md")
+    bench.write("memory/a.md")
+    bench.remember()
+    bench.reconcile()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "USER.md").write_text("text")
+    bench.agent = AgentSettings(id="main", workspace=other)
+    bench.files = AgentFiles(bench.agent, folders=bench.record)
+    assert bench.reconcile().vanished == 2
+
+
 def make_earlier(bench: Bench, seconds: float) -> None:
     """Let the folders of the record be missing for longer."""
     record = {
