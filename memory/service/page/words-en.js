@@ -24,7 +24,7 @@ export const en = {
   newVersion: (version) => `recalld ${version} is running now. Reload this page to match it.`,
   reload: "Reload",
 
-  openNeeded: "There are several agents here. Type this in a terminal; it opens this page with the memory of all:",
+  openNeeded: "There are several agents here. To see the memory of all of them, run this in a terminal:",
   ownerInUse: "Opened for the owner: all agents.",
   tokenOther: "Open one agent with its token",
   tokenNeeded: "Token of an agent; it opens the memory of this agent only:",

@@ -24,7 +24,7 @@ export const zh = {
   newVersion: (version) => `recalld 已更新到 ${version}，请重新载入本页。`,
   reload: "重新载入",
 
-  openNeeded: "这里有多个智能体。请在终端中输入下面的命令，它会打开此页面并显示全部记忆：",
+  openNeeded: "这里有多个智能体。要查看全部记忆，请在终端中运行：",
   ownerInUse: "已为所有者打开：全部智能体。",
   tokenOther: "用某个智能体的令牌打开",
   tokenNeeded: "智能体的令牌，只能打开该智能体的记忆：",
