@@ -126,6 +126,11 @@ def test_a_link_to_the_page_is_made_for_the_owner_alone_and_used_by_the_page_alo
         assert client.post("/v1/session/link", headers=headers).status_code == 401
     with running(two_agents) as client:
         assert client.get("/v1/queue", headers=headers).status_code == 200, "a restart ends no session"
+    one = two_agents.model_copy(update={"agents": two_agents.agents[:1]})
+    with running(one) as client:
+        owner = Client.at_home(one.home)
+        assert owner is not None
+        assert owner.page_link() == f"{str(client.base_url).rstrip('/')}/", "one agent needs no token"
 
 
 def test_the_command_prints_the_link_of_a_proven_service_and_no_log_has_it(two_agents: Settings, tmp_path: Path):
