@@ -90,14 +90,14 @@ def test_the_agents_token_comes_along_after_the_proof_and_none_is_guessed(
     assert json.loads(request.partition(b"\r\n\r\n")[2])["sessionKey"] == "agent:a:main"
 
 
-@pytest.mark.parametrize(("as_owner", "expected"), [(True, "the-owners"), (False, "token-a")])
+@pytest.mark.parametrize(("options", "expected"), [({}, "the-owners"), ({"as_owner": False}, "token-a")])
 def test_a_user_who_can_read_the_owners_token_needs_no_agents_token(
-    tmp_path: Path, *, as_owner: bool, expected: str
+    tmp_path: Path, options: dict[str, Any], expected: str
 ) -> None:
     (tmp_path / "run" / "owner-token").write_text("the-owners\n", "utf-8")
     with raw_server([proof(SECRET), OK]) as server:
         announce(tmp_path, server, secret=SECRET)
-        with at_home(tmp_path, agent="a", as_owner=as_owner) as client:
+        with at_home(tmp_path, agent="a", **options) as client:
             client.search("x")
     challenge, request = server.requests
     assert b"Authorization" not in challenge
