@@ -91,8 +91,28 @@ _GET = Tool(
 TOOLS: Mapping[str, Tool] = MappingProxyType({tool.name: tool for tool in (_SEARCH, _GET)})
 
 
+def _naming_agents(tool: Tool, description: str) -> Tool:
+    """Return the tool with an argument for the agent."""
+    properties = {**tool.input_schema["properties"], "agent": {"type": "string", "description": description}}
+    return tool.model_copy(update={"input_schema": {**tool.input_schema, "properties": properties}})
+
+
+#: The same for the owner of several agents, whose results name their agents.
+OWNERS_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {
+        SEARCH: _naming_agents(_SEARCH, "Only this agent's memory. Without it, all agents of the user are searched."),
+        GET: _naming_agents(_GET, "The agent whose document it is, as a result's `agent` names it."),
+    }
+)
+
+
 async def call_tool(
-    memory: SearchableMemory, name: str, arguments: Mapping[str, Any], *, session_key: str | None
+    memory: SearchableMemory,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    session_key: str | None,
+    tools: Mapping[str, Tool] = TOOLS,
 ) -> dict[str, Any]:
     """Return the answer to a model's call, ready for JSON, with names in camelCase.
 
@@ -102,9 +122,9 @@ async def call_tool(
     Raises:
         ToolArgumentsRefused: the call is wrong, in one sentence for the model. It is the only error raised.
     """
-    tool = TOOLS.get(name)
+    tool = tools.get(name)
     if tool is None:
-        raise ToolArgumentsRefused(f"unknown tool {shown_name(name)}; valid are {', '.join(TOOLS)}")
+        raise ToolArgumentsRefused(f"unknown tool {shown_name(name)}; valid are {', '.join(tools)}")
     request = _request(SearchRequest if name == SEARCH else GetRequest, tool, arguments, session_key)
     try:
         if isinstance(request, SearchRequest):
@@ -123,10 +143,12 @@ def _injected_answer(answer: SearchAnswer, max_chars: int) -> dict[str, Any]:
     update: dict[str, Any] = {"results": results}
     left_out = len(answer.results) - len(results)
     if left_out:
-        update["warning"] = (
+        remarks = [answer.warning] if answer.warning else []
+        remarks.append(
             f"{left_out} more {'result was' if left_out == 1 else 'results were'} left out: an answer has at most "
             f"{max_chars} characters; ask more precisely, or read on with memory_get"
         )
+        update["warning"] = "; ".join(remarks)
     return _json(answer.model_copy(update=update))
 
 

@@ -74,9 +74,9 @@ class McpEndpoint:
         await self._sessions.handle_request({**scope, _CALLER: caller}, _again(body, receive), send)
 
     async def _answer(
-        self, name: str, arguments: Mapping[str, Any], session_key: str | None, request: Any
+        self, name: str, arguments: Mapping[str, Any], session_key: str | None, context: Any
     ) -> dict[str, Any]:
-        caller: _Caller = request.scope[_CALLER]
+        caller: _Caller = context.request.scope[_CALLER]
         return await self._call(caller.agent, name, arguments, caller.session_key or session_key)
 
 

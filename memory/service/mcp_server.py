@@ -22,6 +22,7 @@ from mcp_types import (
 )
 
 from memory.search.tool_definitions import TOOLS, ToolArgumentsRefused
+from schemas.service import Tool as ToolDefinition
 from schemas.validation_messages import shown_name
 from schemas.version import recalld_version
 
@@ -37,18 +38,18 @@ _INSTRUCTIONS = (
 )
 
 
-#: (tool, arguments, session key of the call's `_meta`, HTTP request that carried it or None over stdio) -> the answer.
-Answer = Callable[[str, Mapping[str, Any], str | None, Any], Awaitable[dict[str, Any]]]
+#: (tool, arguments, session key of the call's `_meta`, context of the request) -> the answer.
+Answer = Callable[[str, Mapping[str, Any], str | None, ServerRequestContext[Any]], Awaitable[dict[str, Any]]]
 
 
-def build_server(answer: Answer) -> Server[Any]:
-    """Build the server of `memory_search` and `memory_get`.
+def build_server(answer: Answer, *, definitions: Mapping[str, ToolDefinition] = TOOLS) -> Server[Any]:
+    """Build the server of `memory_search` and `memory_get`, with these `definitions`.
 
     `answer` returns a call's answer as a JSON object. A `ToolArgumentsRefused` and every other error become results
     that the model can read; the other errors are logged without the model's arguments.
     """
     read_only = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    tools = [Tool(**dict(tool), annotations=read_only) for tool in TOOLS.values()]
+    tools = [Tool(**dict(tool), annotations=read_only) for tool in definitions.values()]
     schemas = {tool.name: tool.input_schema for tool in tools}
 
     async def list_tools(_: ServerRequestContext[Any], __: PaginatedRequestParams | None) -> ListToolsResult:
@@ -60,7 +61,7 @@ def build_server(answer: Answer) -> Server[Any]:
                 INVALID_PARAMS, f"no tool is called {shown_name(params.name)!r}; there are {', '.join(TOOLS)}"
             )
         try:
-            body = await answer(params.name, params.arguments or {}, _session_key(context.meta), context.request)
+            body = await answer(params.name, params.arguments or {}, _session_key(context.meta), context)
         except ToolArgumentsRefused as error:
             return _refused(str(error))
         except Exception as error:  # noqa: BLE001 - an agent goes on without its memory; the log keeps the kind and place

@@ -131,15 +131,18 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
         )
 
 
-@click.command("mcp", epilog=examples("recalld mcp", "recalld mcp --agent main"))
+@click.command("mcp", epilog=examples("recalld mcp", "recalld mcp --agent main", "recalld mcp --all-agents"))
 @click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules. [the owner's private one]")
+@click.option("--all-agents", is_flag=True, help="Serve the memory of all agents; results name their agent.")
 @pass_invocation
-def mcp(invocation: Invocation, *, session_key: str | None) -> None:
+def mcp(invocation: Invocation, *, session_key: str | None, all_agents: bool) -> None:
     """Serve the memory tools by the Model Context Protocol, on standard input and output.
 
-    Asks the running service; when none runs, reads the index and embeds the queries itself. Ends when standard input
-    ends.
+    Asks the running service; when none runs, reads the index and embeds the queries itself. Without --agent, the folder
+    that the program has open chooses among several agents. Ends when standard input ends.
     """
+    if all_agents and invocation.agent is not None:
+        raise UserError("give either --agent or --all-agents", exit_code=2)
     if session_key is not None and not session_key.strip():
         raise UserError("--session-key must not be empty; leave it out for the owner's private session", exit_code=2)
     try:
@@ -150,7 +153,7 @@ def mcp(invocation: Invocation, *, session_key: str | None) -> None:
         from schemas.version import install_command
 
         raise UserError(f"MCP needs its SDK: {install_command('mcp')}") from None
-    serve_stdio(invocation, session_key=session_key)
+    serve_stdio(invocation, session_key=session_key, all_agents=all_agents)
 
 
 @dataclass(frozen=True, slots=True)

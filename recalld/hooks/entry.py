@@ -91,7 +91,7 @@ def read_input(descriptor: int = 0, *, wait_seconds: float = WAIT_SECONDS) -> by
 def _gives_context(home: str) -> bool:
     """Return True if the query service that runs for this home adds memory to prompts."""
     try:
-        return json.loads(_text(f"{home}/run/service.json")).get("givesContext") is True
+        return json.loads(file_beginning(f"{home}/run/service.json")).get("givesContext") is True
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -137,10 +137,10 @@ def project_of(folder: str) -> str | None:
                 return None
         if os.path.isfile(git):
             # A worktree names its folder below the repository's, and this one the repository's.
-            git = os.path.join(folder, _text(git).removeprefix("gitdir:").strip())
+            git = os.path.join(folder, file_beginning(git).removeprefix("gitdir:").strip())
             if os.path.exists(common := os.path.join(git, "commondir")):
-                git = os.path.join(git, _text(common).strip())
-        settings = _text(os.path.join(git, "config")).partition('[remote "origin"]')[2].partition("[")[0]
+                git = os.path.join(git, file_beginning(common).strip())
+        settings = file_beginning(os.path.join(git, "config")).partition('[remote "origin"]')[2].partition("[")[0]
     except (OSError, ValueError):
         return None
     values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in settings.splitlines())}
@@ -154,7 +154,7 @@ def project_of(folder: str) -> str | None:
     return f"{host}/{name}" if host and name else None
 
 
-def _text(file: str) -> str:
+def file_beginning(file: str) -> str:
     """Return the beginning of a regular file. Anything else, which may never end, is not waited for."""
     with open(file, encoding="utf-8", errors="replace", opener=_without_waiting) as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):

@@ -5,35 +5,67 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import cached_property
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import anyio
+from mcp.server.context import ServerRequestContext
+from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.shared._stream_protocols import ReadStream, WriteStream
+from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types import (
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    ListRootsRequest,
+    ListRootsResult,
+)
 
-from memory.search.searchable import SearchableMemory, unavailable
-from memory.search.tool_definitions import call_tool
+from memory.search.searchable import SearchableMemory, unavailable, with_corpora
+from memory.search.tool_definitions import OWNERS_TOOLS, TOOLS, call_tool
 from memory.service.mcp_server import build_server
+from recalld.hooks.entry import file_beginning
 from recalld.invocation import Invocation
 from recalld.local import answers
 from recalld.logs import configure_logs
 from schemas.errors import RecalldError, UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
-from schemas.settings import Limits
+from schemas.settings import AgentSettings, Limits
+
+Context: TypeAlias = ServerRequestContext[Any]
+
+#: Said once by a process that answers by itself.
+_NO_SERVICE = (
+    "no service is running, so changed notes are not indexed and every program loads the model itself; "
+    "`recalld service install` runs it for good"
+)
 
 
-def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
+#: Seconds that a program gets to name its folders (`roots/list`).
+ROOTS_SECONDS = 2.0
+
+#: Agents that an answer names.
+_MOST_NAMED = 20
+
+
+def serve_stdio(invocation: Invocation, *, session_key: str | None, all_agents: bool) -> None:
     """Answer all requests until standard input ends.
 
     Settings are read at the first call: the calling model learns of a mistake in them, and the program still starts.
-    `session_key` names the calling session; it is stronger than the key of a call.
+    `session_key` names the calling session; it is stronger than the key of a call. With `all_agents`, calls search the
+    memory of all agents; otherwise the place of the program chooses among several (`agent_at`).
 
     Raises:
         UserError: there is no standard input or output.
@@ -47,7 +79,7 @@ def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
     client_is_gone = False
     try:
         with contextlib.ExitStack() as opened:
-            asyncio.run(_serve(HomeMemory(invocation, opened), session_key))
+            asyncio.run(_serve(LocalMemories(invocation, opened, all_agents=all_agents), session_key))
     except* BrokenPipeError:
         client_is_gone = True
         # The library's writer still holds what has no reader, and Python 3.14 says so when it takes it apart.
@@ -56,58 +88,206 @@ def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
         raise BrokenPipeError
 
 
-async def _serve(memory: HomeMemory, session_key: str | None) -> None:
-    async def answer(name: str, arguments: Mapping[str, Any], key: str | None, _: Any) -> dict[str, Any]:
-        return await call_tool(memory, name, arguments, session_key=session_key or key)
+async def _serve(memories: LocalMemories, session_key: str | None) -> None:
+    tools = OWNERS_TOOLS if memories.all_agents else TOOLS
 
-    server = build_server(answer)
+    async def answer(name: str, arguments: Mapping[str, Any], key: str | None, context: Context) -> dict[str, Any]:
+        memory = await _memory_at_place(memories, context.session)
+        return await call_tool(memory, name, arguments, session_key=session_key or key, tools=tools)
+
+    server = build_server(answer, definitions=tools)
     async with stdio_server() as streams, until_all_answered(*streams) as (incoming, outgoing):
         # Standard output belongs to the protocol: nothing may be printed there by mistake.
         with contextlib.redirect_stdout(sys.stderr):
             await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-class HomeMemory(SearchableMemory):
-    """Memory of one agent, through the running service, else straight from the index. An error is an answer.
+# The agent of a call
 
-    Every call looks for the service: it may start or end meanwhile. Without one, a memory that is `opened` once embeds
-    the queries.
+
+async def _memory_at_place(memories: LocalMemories, session: ServerSession) -> SearchableMemory:
+    """Return the memory for a call: the agent that the command names, else the only one, else the agent of the place.
+
+    The settings are read anew for each call, so that an agent that joins them changes no other agent's connection.
+    """
+    invocation = memories.invocation
+    if invocation.agent is not None or memories.all_agents:
+        return HomeMemory(invocation, memories)
+    invocation = replace(invocation)
+    try:
+        agents = invocation.settings.agents
+    except RecalldError:
+        return HomeMemory(invocation, memories)  # the answer has the reason
+    if len(agents) > 1:
+        folders = await _folders_of(session)
+        client = session.client_params
+        program = client.client_info.name if client is not None else ""
+        agent = next(filter(None, (agent_at(folder, agents, program=program) for folder in folders)), None)
+        if agent is None:
+            return UnknownPlace(folders, [agent.id for agent in agents], invocation)
+        invocation.agent = agent
+    return HomeMemory(invocation, memories)
+
+
+async def _folders_of(session: ServerSession) -> list[Path]:
+    """Return the folders that the program has open, if it names them, else the current folder.
+
+    A program that has folders open may have been started in any other.
+    """
+    capabilities = session.client_capabilities
+    if session.can_send_request and capabilities is not None and capabilities.roots is not None:
+        with contextlib.suppress(MCPError, ValueError):
+            listed = await session.send_request(ListRootsRequest(), ListRootsResult, ROOTS_SECONDS)
+            if listed.roots:
+                return [Path(unquote(urlsplit(str(root.uri)).path)) for root in listed.roots]
+    return [Path.cwd()]
+
+
+def agent_at(folder: Path, agents: Sequence[AgentSettings], *, program: str = "") -> str | None:
+    """Return the agent of a folder: its workspace, or the project of its transcripts, is the innermost around it.
+
+    A linked worktree of git counts as the repository. Of several agents of one project, the agent with the transcripts
+    of the `program` is taken, else the first.
+    """
+    by_place: dict[str, list[AgentSettings]] = {}
+    for agent in agents:
+        for name in {os.path.realpath(agent.workspace), *_projects(agent)}:
+            by_place.setdefault(name, []).append(agent)
+    folder = folder.resolve()
+    repository = _in_repository(folder)
+    for place in (folder, *folder.parents, *((repository, *repository.parents) if repository is not None else ())):
+        of_place = by_place.get(str(place)) or by_place.get(_encoded(place))
+        if of_place:
+            hidden_folder = f"{os.sep}.{re.split('[^a-z]', program.lower())[0]}{os.sep}"
+            of_program = (agent for agent in of_place if any(hidden_folder in path for path in agent.sessions))
+            return next(of_program, of_place[0]).id
+    return None
+
+
+def _projects(agent: AgentSettings) -> Iterator[str]:
+    """Yield the names under which Claude Code and Qwen Code keep the agent's transcripts: `.../projects/<name>`."""
+    for sessions in agent.sessions:
+        before, _, after = sessions.partition(f"{os.sep}projects{os.sep}")
+        if before and after:
+            yield after.partition(os.sep)[0]
+
+
+def _encoded(folder: Path) -> str:
+    """Return the name of a project in this folder; no path, for it has no slash."""
+    return re.sub("[^A-Za-z0-9]", "-", str(folder))
+
+
+def _in_repository(folder: Path) -> Path | None:
+    """Return the same folder in the repository of a linked worktree of git; None in every other folder.
+
+    Only a worktree that the repository itself lists counts: a file `.git` may come from a stranger.
+    """
+    top = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+    if top is None or not (top / ".git").is_file():
+        return None
+    try:
+        entry = (top / file_beginning(str(top / ".git")).removeprefix("gitdir:").strip()).resolve()
+        git, listed = entry.parents[1], entry / file_beginning(str(entry / "gitdir")).strip()
+    except (OSError, ValueError, IndexError):
+        return None
+    if (git.name, entry.parent.name, listed.resolve()) != (".git", "worktrees", top / ".git"):
+        return None
+    return git.parent / folder.relative_to(top)
+
+
+class UnknownPlace(SearchableMemory):
+    """Memory for a folder of no agent: it finds nothing and names the agents."""
+
+    def __init__(self, folders: Sequence[Path], agent_ids: Sequence[str], invocation: Invocation) -> None:
+        names, unnamed = ", ".join(agent_ids[:_MOST_NAMED]), len(agent_ids) - _MOST_NAMED
+        more = f" and {unnamed} more" if unnamed > 0 else ""
+        places = ", ".join(map(str, folders))
+        choice = "start `recalld mcp --agent ID` for one agent, or `recalld mcp --all-agents` for all"
+        self._lack = unavailable(
+            f"no agent has its workspace around {places}; the agents are {names}{more}",
+            warning="nothing was searched",
+            action=invocation.to_type(choice),
+        )
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        """Return an answer that names the agents."""
+        return with_corpora(SearchAnswer(**self._lack), request.corpus)
+
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        """Return an answer that names the agents."""
+        return with_corpora(GetAnswer(path=request.path, status="error", **self._lack), request.corpus)
+
+
+class LocalMemories:
+    """Memories that this process opens while no service runs, each once. Thread-safe."""
+
+    def __init__(self, invocation: Invocation, opened: contextlib.ExitStack, *, all_agents: bool) -> None:
+        self.invocation = invocation
+        self.all_agents = all_agents
+        self._opened = opened
+        self._by_agent: dict[str | None, SearchableMemory] = {}
+        self._lock = threading.Lock()
+
+    def is_first(self) -> bool:
+        """Return True before the first memory is opened."""
+        return not self._by_agent
+
+    def memory(self, invocation: Invocation) -> SearchableMemory:
+        """Return the memory of this call's agent."""
+        with self._lock:
+            if invocation.agent not in self._by_agent:
+                memory = answers.local_memory(invocation, all_agents=self.all_agents)
+                self._by_agent[invocation.agent] = self._opened.enter_context(memory)
+            return self._by_agent[invocation.agent]
+
+
+class HomeMemory(SearchableMemory):
+    """Memory of one agent or of all, through the running service, else straight from the index. An error is an answer.
+
+    Every call looks for the service: it may start or end meanwhile.
     """
 
-    def __init__(self, invocation: Invocation, opened: contextlib.ExitStack) -> None:
+    def __init__(self, invocation: Invocation, memories: LocalMemories) -> None:
         self._invocation = invocation
-        self._opened = opened
-
-    @cached_property
-    def _local_memory(self) -> SearchableMemory:
-        return self._opened.enter_context(answers.local_memory(self._invocation))
+        self._memories = memories
 
     @property
     def limits(self) -> Limits:
-        """Return the agent's limits, or the defaults if the settings are wrong."""
+        """Return the agent's limits, the home's for all agents, or the defaults if the settings are wrong."""
         try:
-            return self._invocation.the_agent().limits
+            all_agents = self._memories.all_agents
+            return self._invocation.settings.limits if all_agents else self._invocation.the_agent().limits
         except RecalldError:
             return Limits()
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
-        """Return the answer that `recalld search --json` prints."""
+        """Return the answer that `recalld search --json` prints. The first without a service says how to run it."""
+        invocation, is_first = self._of_request(request), self._memories.is_first()
         options = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
+        options["all_agents"] = self._memories.all_agents
         try:
-            memory = lambda: contextlib.nullcontext(self._local_memory)  # noqa: E731
-            answer = await asyncio.to_thread(answers.search, self._invocation, request.query, memory=memory, **options)
+            memory = lambda: contextlib.nullcontext(self._memories.memory(invocation))  # noqa: E731
+            answer = await asyncio.to_thread(answers.search, invocation, request.query, memory=memory, **options)
         except RecalldError as error:
             return SearchAnswer(**unavailable(str(error)))
-        return SearchAnswer.model_validate(answer)
+        searched = SearchAnswer.model_validate(answer)
+        if is_first and not self._memories.is_first() and not searched.degraded and searched.warning is None:
+            searched = searched.model_copy(update={"warning": invocation.to_type(_NO_SERVICE)})
+        return searched
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Return the answer that `recalld get --json` prints."""
         options: dict[str, Any] = {"lines": request.lines, "corpus": request.corpus, "session_key": request.session_key}
+        options["all_agents"] = self._memories.all_agents
         try:
-            answer = answers.get(self._invocation, request.path, start_line=request.from_, **options)
+            answer = answers.get(self._of_request(request), request.path, start_line=request.from_, **options)
         except RecalldError as error:
             return GetAnswer(path=request.path, status="error", **unavailable(str(error)))
         return GetAnswer.model_validate(answer)
+
+    def _of_request(self, request: SearchRequest | GetRequest) -> Invocation:
+        """Return the invocation with the agent that a request to all agents names."""
+        return replace(self._invocation, agent=request.agent) if request.agent is not None else self._invocation
 
 
 #: Seconds that answers get after the input's end; more than `limits.timeout_ms` of a search by default.
