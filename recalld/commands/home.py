@@ -214,7 +214,7 @@ def where(invocation: Invocation, *, as_json: bool) -> None:
 @click.option("--keep-home", is_flag=True, help="Leave home and settings: indexes, paid embeddings, tokens.")
 @pass_invocation
 def uninstall(invocation: Invocation, *, yes: bool, keep_home: bool) -> None:
-    """Remove recalld for this home: hooks, service, and the home with its settings.
+    """Remove recalld for this home: connections, hooks, service, and the home with its settings.
 
     Shows it and asks once. Stops recalld first. Notes, transcripts and other files that recalld did not make stay and
     are named. The program itself stays; the last line says how to remove it.

@@ -13,7 +13,7 @@ import click
 
 from memory.status.condition_texts import counted
 from memory.status.run_files import socket_path
-from recalld.connect.connections import Change, Plan, plan_removal
+from recalld.connect import Change, Plan, plan_removal
 from recalld.discover.memories import TITLE_BEGINNING
 from recalld.hooks.installation import hooks_changed, our_commands, spawned
 from recalld.invocation import Invocation

@@ -50,6 +50,8 @@ def test_everything_that_recalld_made_is_removed_and_nothing_else(user: Path) ->
     (user / ".config" / "recalld" / "recalld.toml").write_text(
         '# Settings of recalld, written by `recalld discover`.\n[[agents]]\nid = "main"\nworkspace = "~/notes"\n'
     )
+    done(user, "connect", "cursor", "--yes")
+    assert (user / ".cursor" / "mcp.json").exists()
     for program in ("claude-code", "codex"):
         done(user, "hook", "install", program, "--yes")
     hook = done(user, "hook", "install", "openclaw").split("# /")
@@ -70,7 +72,7 @@ def test_everything_that_recalld_made_is_removed_and_nothing_else(user: Path) ->
         2,
         "recalld: nothing was removed: say --yes to remove what is shown\n",
     )
-    for name in (".claude/settings.json", "hooks.json", "openclaw", "recalld.toml", *theirs):
+    for name in (".claude/settings.json", "hooks.json", "mcp.json", "openclaw", "recalld.toml", *theirs):
         assert name in refused.stdout
     assert processes_of(home)
 
