@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 import click
 
 from recalld.invocation import to_type
+
+T = TypeVar("T")
 
 #: Control characters except tab and line end, characters that change the direction of a line, and halves of surrogate
 #: pairs, which no output takes.
@@ -71,8 +75,8 @@ def remark(text: str) -> None:
     click.secho(f"recalld: {to_type(text)}", err=True, dim=True)
 
 
-#: Seconds between two states of a line of progress: on a terminal, and elsewhere.
-_DRAW_SECONDS, _LINE_SECONDS = 0.2, 10.0
+#: Seconds between two states of a line of progress: on a terminal, and elsewhere. Seconds from which on a rate counts.
+_DRAW_SECONDS, _LINE_SECONDS, _RATE_SECONDS = 0.2, 10.0, 2.0
 
 
 class ProgressLine:
@@ -81,29 +85,63 @@ class ProgressLine:
     `say` prints a text, with `nl=False` without an end of line.
     """
 
-    def __init__(self, say: Callable[..., None], *, terminal: bool, at_once: bool = False) -> None:
+    def __init__(
+        self,
+        say: Callable[..., None],
+        *,
+        terminal: bool,
+        at_once: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._say = say
         self._terminal = terminal
-        self._began_at = time.monotonic()
+        self._clock = clock
+        self._began_at = clock()
         self._printed_at = float("-inf") if at_once else self._began_at
         self._drawn_text = ""
+        #: Unit of the rate, and the time and the amount at its beginning.
+        self._rate_start: tuple[str, float, float] = ("", 0.0, 0.0)
         self._printed_keys: set[str] = set()
 
     @property
     def due(self) -> bool:
         """Return True if it is time for the next state."""
-        return time.monotonic() - self._printed_at >= (_DRAW_SECONDS if self._terminal else _LINE_SECONDS)
+        return self._clock() - self._printed_at >= (_DRAW_SECONDS if self._terminal else _LINE_SECONDS)
 
-    def draw(self, text: str, *, share: float | None = None, last: bool = False) -> None:
-        """Show a text, on a terminal beside a bar of a share between 0 and 1; the `last` one stays."""
+    def draw(
+        self,
+        text: str,
+        *,
+        share: float | None = None,
+        amount: tuple[float, float, str] | None = None,
+        last: bool = False,
+    ) -> None:
+        """Show a text, on a terminal beside a bar of a share between 0 and 1; the `last` one stays.
+
+        `amount` is done, total and unit: a terminal gets the rate and the time that is left after two seconds.
+        """
+        pace = ""
+        if amount is not None:
+            share, pace = amount[0] / max(amount[1], 1), self._pace(*amount)
         if self._terminal and share is not None:
-            filled = int(30 * share)
-            text = f"[{'#' * filled}{'.' * (30 - filled)}] {text}  {time.monotonic() - self._began_at:.0f} s"
+            filled = min(30, int(30 * share))
+            pace = pace or f"{self._clock() - self._began_at:.0f} s"
+            text = f"[{'#' * filled}{'.' * (30 - filled)}] {text}  {pace}"
         if text != self._drawn_text:
             # Blanks in place of \x1b[K, which click removes with the colours.
             blanks = " " * (len(self._drawn_text) - len(text))
             self._say(f"\r{text}{blanks}" if self._terminal else text, nl=last or not self._terminal)
-        self._printed_at, self._drawn_text = time.monotonic(), text
+        self._printed_at, self._drawn_text = self._clock(), text
+
+    def _pace(self, done: float, total: float, unit: str) -> str:
+        """Return rate and time left; "" before they can be known."""
+        now = self._clock()
+        if self._rate_start[0] != unit:
+            self._rate_start = (unit, now, done)
+        _, began_at, before = self._rate_start
+        if now - began_at < _RATE_SECONDS or done <= before:
+            return ""
+        return pace(done - before, left=total - done, unit=unit, seconds=now - began_at)
 
     def once(self, text: str, *, key: str | None = None) -> None:
         """Print a text above the line, unless it, or a text of the same `key`, was printed before."""
@@ -117,6 +155,25 @@ class ProgressLine:
         if self._terminal and self._drawn_text:
             self._say(f"\r{' ' * len(self._drawn_text)}\r", nl=False)
             self._drawn_text = ""
+
+
+def pace(done: float, *, left: float, unit: str, seconds: float) -> str:
+    """Return the rate of work that did `done` units in so many seconds, and the time for the units that are left."""
+    from memory.status.condition_texts import duration
+
+    rate = done / max(seconds, 0.1)
+    return f"{rate:,.{0 if rate >= 10 else 1}f} {unit}/s, about {duration(max(1.0, left / rate))} left"
+
+
+def reading(documents: Collection[T]) -> Iterator[T]:
+    """Yield documents that are read one after the other, with a line of progress on standard error."""
+    line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
+    for number, document in enumerate(documents):
+        if line.due:
+            count = len(documents)
+            line.draw(f"reading {number:,} of {count:,} documents", amount=(number, count, "documents"))
+        yield document
+    line.end()
 
 
 def _escaped(match: re.Match[str]) -> str:

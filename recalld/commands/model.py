@@ -79,7 +79,8 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
         nonlocal received
         received += count
         if terminal and line.due:
-            line.draw(f"{received / 1e6:,.0f}/{size / 1e6:,.0f} MB", share=received / size)
+            done, total = received / 1e6, size / 1e6
+            line.draw(f"{done:,.0f}/{total:,.0f} MB", amount=(done, total, "MB"))
 
     try:
         folder = fetch(model, cache, hub=hub or HUB, on_bytes=show)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from recalld.runs.estimate import confirm_workspace, cost_body, cost_sentence, e
 from recalld.runs.outcome import Report
 from recalld.runs.run import Run
 from recalld.runs.status import size
-from recalld.terminal_text import ProgressLine, fields, printable_json, printable_name
+from recalld.terminal_text import fields, printable_json, printable_name, reading
 from recalld.up.lock import daemon_pid
 from recalld.wiring import AgentIndex, closed
 from schemas.conditions import ConditionCode
@@ -89,14 +87,7 @@ def _planned(
         sentence = f"{below}; `recalld discover` lists what is on this machine"
         raise UserError("\n".join(selection.problems) or sentence, exit_code=1 if selection.problems else 3)
     configure_logs(level=40)
-    line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
-
-    def show(number: int, count: int) -> None:
-        if line.due:
-            line.draw(f"reading {number:,} of {count:,} documents", share=number / max(count, 1))
-
-    plan = plan_backfill(settings, agent, selection, on_look=show)
-    line.end()
+    plan = plan_backfill(settings, agent, selection)
     for problem in plan.problems:
         click.echo(f"recalld: {printable_name(problem)}", err=True)
     return settings, plan
@@ -288,12 +279,10 @@ class BackfillPlan:
         }
 
 
-def plan_backfill(
-    settings: Settings, agent: AgentSettings, selection: TranscriptSelection, *, on_look: Callable[[int, int], None]
-) -> BackfillPlan:
-    """Compare the transcripts with the index and estimate the cost of the rest. Nothing is written.
+def plan_backfill(settings: Settings, agent: AgentSettings, selection: TranscriptSelection) -> BackfillPlan:
+    """Compare the transcripts with the index and estimate the cost of the rest, with a line of progress.
 
-    `on_look` is called before each document is read, with the numbers of documents read and of all.
+    Nothing is written.
 
     Raises:
         StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
@@ -303,13 +292,7 @@ def plan_backfill(
     files = AgentFiles.of(settings, agent, drafted=selection.folders)
     stats, problems, left_out = _documents_of(files, selection)
     transcripts, other_documents = _missing(settings, agent, files, stats)
-
-    def documents() -> Iterator[DocumentKey]:
-        for number, key in enumerate([*transcripts, *other_documents]):
-            on_look(number, len(transcripts) + len(other_documents))
-            yield key
-
-    cost = estimates(settings)(agent, files, documents())
+    cost = estimates(settings)(agent, files, reading([*transcripts, *other_documents]))
     problems, unchanged = [*selection.problems, *problems], len(stats) - len(transcripts)
     return BackfillPlan(agent, selection, transcripts, other_documents, unchanged, problems, left_out, cost)
 

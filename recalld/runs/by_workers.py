@@ -18,13 +18,13 @@ import click
 
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage, batch_jobs_of
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
+from memory.status.condition_texts import counted, part_of, text_of, what_happened
 from producers.reconciler import AgentComparison
 from recalld.invocation import to_type
 from recalld.runs.estimate import Spending
 from recalld.runs.outcome import Outcome, Report, RunIndex
 from recalld.runs.run import Run
-from recalld.terminal_text import ProgressLine, printable_name
+from recalld.terminal_text import ProgressLine, pace, printable_name
 from recalld.up.lifecycle import running_broker, stop_event
 from recalld.up.lock import daemon_pid
 from recalld.wiring import BrokerSide, open_broker
@@ -69,13 +69,12 @@ def progress_text(
     """
     chunks = max(0, counts.chunks - start.chunks + start.vectors_pending)
     expected, finished = max(expected, chunks), max(0, chunks - counts.vectors_pending)
-    remaining_seconds = (expected - finished) * seconds / max(finished, 1)
     parts = [
         f"documents {documents:,}/{of_documents:,}",
         f"chunks {chunks:,}/{expected:,}",
         f"{counts.vectors_pending:,} wait for vectors (keywords work)" if counts.vectors_pending else "",
         f"{failed:,} failed" if failed else "",
-        f"about {duration(max(1.0, remaining_seconds))} left" if 0 < finished < expected else "",
+        pace(finished, left=expected - finished, unit="chunks", seconds=seconds) if 0 < finished < expected else "",
     ]
     return "  ".join(filter(None, parts))
 

@@ -21,7 +21,7 @@ from recalld.runs.outcome import spent_line
 from recalld.runs.status import FREE_OF_CHARGE, dollars, size
 from recalld.settings.load import check_workspace
 from recalld.settings.workspaces import EVERY_NOTE
-from recalld.terminal_text import fields, printable_json
+from recalld.terminal_text import fields, printable_json, reading
 from recalld.wiring import compare
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
@@ -49,7 +49,7 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     for agent in agents:
         files = AgentFiles.of(settings, agent)
         documents = files.scan().documents if fresh else compare(settings, agent, records_folders=False).documents
-        cost = estimate_for(agent, files, documents)
+        cost = estimate_for(agent, files, reading(documents))
         counts = fields(cost, "provider", "model", "documents", "vanished")
         bodies.append({"agent": agent.id, **counts, **cost_body(cost)})
         if not as_json:

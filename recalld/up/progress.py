@@ -116,4 +116,5 @@ class Progress:
             ready = sum(index.counts.vectors_ready for index in self._indexes)
             failed = sum(index.failed for index in self._indexes)
             line = progress_line(files=files, ready=ready, failed=failed, behind=behind, lacking=lacking)
-            self._line.draw(to_type(line), last=is_whole)
+            amount = (files, files + behind, "documents") if behind else (ready, ready + lacking, "vectors")
+            self._line.draw(to_type(line), amount=None if is_whole else amount, last=is_whole)

@@ -100,14 +100,14 @@ class Waiting:
             IndexCounts(chunks=1_100, vectors_ready=1_000, vectors_pending=100),
             IndexCounts(chunks=600, vectors_ready=600),
             {"expected": 2_000, "failed": 2},
-            "chunks 500/2,000  100 wait for vectors (keywords work)  2 failed  about 40 s left",
+            "chunks 500/2,000  100 wait for vectors (keywords work)  2 failed  40 chunks/s, about 40 s left",
             id="everything",
         ),
         pytest.param(
             IndexCounts(chunks=600, vectors_ready=300, vectors_pending=300),
             IndexCounts(chunks=600, vectors_ready=200, vectors_pending=400),
             {"expected": 400},
-            "chunks 400/400  300 wait for vectors (keywords work)  about 30 s left",
+            "chunks 400/400  300 wait for vectors (keywords work)  10 chunks/s, about 30 s left",
             id="chunks that waited for their vectors already are a part of the work",
         ),
         pytest.param(

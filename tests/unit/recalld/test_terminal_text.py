@@ -7,7 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recalld.terminal_text import printable, printable_answer, printable_json, printable_name, typed_name
+from recalld.terminal_text import ProgressLine, printable, printable_answer, printable_json, printable_name, typed_name
+from tests.waiting import Clock
 
 
 def test_text_of_a_note_gives_a_terminal_no_commands():
@@ -53,3 +54,21 @@ def test_whatever_is_shown_as_json_reads_back_and_has_no_control_character(answe
     assert json.loads(shown) == answer
     assert not set(shown) & {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), 0x202E, 0x2066, 0x2069)}
     shown.encode()
+
+
+def test_a_terminal_gets_rate_and_time_left_after_two_seconds_and_a_pipe_the_text() -> None:
+    for terminal in (True, False):
+        drawn, clock = list[str](), Clock(0)
+        line = ProgressLine(lambda text, nl=True, to=drawn: to.append(text), terminal=terminal, clock=clock)
+        for seconds, done in ((0, 100), (1, 150), (2, 200), (10, 850)):
+            clock.now = seconds
+            line.draw(f"{done} read", amount=(done, 1000, "documents"))
+        line.end()
+        if terminal:
+            assert drawn[0] == f"\r[{'#' * 3}{'.' * 27}] 100 read  0 s"
+            assert drawn[1].rstrip().endswith("150 read  1 s")
+            assert drawn[2].endswith("200 read  50 documents/s, about 16 s left")
+            assert drawn[3].endswith("850 read  75 documents/s, about 2 s left ")
+            assert drawn[4].strip("\r ") == ""
+        else:
+            assert drawn == ["100 read", "150 read", "200 read", "850 read"]
