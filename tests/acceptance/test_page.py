@@ -7,11 +7,13 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from memory.store.sqlite.writer import Store
 from recalld.client import Client
@@ -22,7 +24,8 @@ from tests.browsing import Visit, chromium, visiting
 from tests.quiet_health import QuietHealth
 from tests.serving import running
 from tests.storing import document, key, vector
-from tests.written_index import with_agents, write_index
+from tests.transcript_files import message_line
+from tests.written_index import with_agent, with_agents, write_index
 
 LONG_NOTE = "\n".join(
     ["# The move", *(f"Line {number} of the diary." for number in range(2, 200))]
@@ -238,11 +241,13 @@ def test_the_language_is_the_browsers_until_one_is_chosen_and_is_remembered(
 def test_every_visible_word_is_chinese_then(browser: Browser, service: httpx.Client) -> None:
     with visiting(browser, service.base_url, language="zh-TW") as visit:
         page = visit.open()
+        expect(page.locator(".month")).to_have_count(3)
+        page.locator("#tree summary").first.click()
+        expect(page.locator("#tree .level").first).to_contain_text("memory")
         page.get_by_role("searchbox", name="搜索记忆").fill("dentist 数据库")
         page.keyboard.press("Enter")
         expect(page.locator(".result")).not_to_have_count(0)
         expect(page.locator(".looked dl")).to_be_visible()
-        expect(page.locator(".month")).to_have_count(12)
         page.get_by_text("为何出现").first.click()
         page.locator(".result .open").first.click()
         expect(page.locator("#lines .meant")).not_to_have_count(0)
@@ -308,9 +313,8 @@ def test_nothing_of_it_runs_and_all_of_it_can_be_read(settings: Settings, hostil
             expect(page.locator("#lines .meant mark").first).to_have_text("gateway")
             assert page.evaluate("document.querySelector('#text').scrollWidth") <= 400
             page.keyboard.press("Escape")
-        page.locator("[data-date='2026-01-05']").click()
-        expect(page.get_by_role("dialog").locator(".parts li")).to_have_count(2)
-        expect(page.locator("#lines .rendered")).to_have_count(1)
+        page.locator("#tohome").click()
+        expect(page.locator("#latest .documents li")).to_have_count(5)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         assert page.evaluate("window.hacked") is None
         assert page.locator("main img, main script, main style, aside img, dialog img").count() == 0
@@ -359,29 +363,135 @@ def test_markdown_is_rendered_and_nothing_of_it_runs_or_loads(
         expect(page.locator(".line").nth(2)).to_contain_text("basement")
 
 
-# Daily notes
+# The memory, before anything is searched
 
 
-def test_days_with_notes_stand_out_gaps_are_seen_and_a_day_can_be_read(visit: Visit) -> None:
-    page = visit.open()
-    line = page.get_by_role("region", name="Daily notes")
+def in_february(visit: Visit) -> Page:
+    """Open the page on a day of February 2026; time passes as ever."""
+    visit.page.clock.install(time=datetime(2026, 2, 15, 12, tzinfo=UTC))
+    return visit.open()
 
-    expect(line).to_contain_text("2026: 3 days with notes")
-    expect(line).to_contain_text("Longest gap: 13 days, Jan 21 – Feb 2.")
-    days = line.locator("button.day")
-    expect(days).to_have_count(3)
-    expect(line.get_by_title("Saturday, January 17, 2026: no note")).to_be_visible()
-    expect(line.get_by_role("button", name="Tuesday, January 20, 2026: 1 note, 1 passage")).to_be_visible()
 
-    days.first.click()
-    sheet = page.get_by_role("dialog", name="Friday, January 16, 2026")
-    expect(sheet).to_contain_text("memory/2026-01-16-move.md")
-    expect(sheet.get_by_role("heading", name="The move")).to_be_visible()
-    expect(sheet.get_by_role("button", name="Previous")).to_be_disabled()
-    sheet.get_by_role("button", name="Next").click()
-    expect(page.get_by_role("dialog", name="Tuesday, January 20, 2026")).to_contain_text("我们决定周五迁移数据库。")
+def test_the_page_opens_on_what_is_remembered_and_results_take_its_place_meanwhile(visit: Visit) -> None:
+    page = in_february(visit)
+    notes = page.get_by_role("region", name="Latest notes")
+    expect(notes.get_by_role("listitem")).to_have_count(4)
+    expect(notes).to_contain_text("The move")
+    expect(page.get_by_role("region", name="Latest conversations")).to_have_count(0)
+    expect(page.get_by_role("searchbox", name="Search memory")).to_be_focused()
+    visit.search("dentist")
+    expect(page.locator("#home")).to_be_hidden()
+    page.keyboard.press("/")
     page.keyboard.press("Escape")
-    expect(days.first).to_be_focused()
+    expect(notes).to_be_visible()
+    expect(page.locator("#results")).to_be_hidden()
+    assert "?" not in page.url
+
+    notes.get_by_role("button", name="The move").click()
+    expect(page.get_by_role("dialog", name="The move").get_by_role("heading", name="The move").last).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(notes.get_by_role("button", name="The move")).to_be_focused()
+
+
+def test_a_calendar_of_three_months_shows_days_to_open_by_keys_and_by_finger(
+    browser: Browser, service: httpx.Client
+) -> None:
+    with visiting(browser, service.base_url, width=360) as visit:
+        page = in_february(visit)
+        calendar = page.get_by_role("region", name="Calendar")
+        days = calendar.locator("button.day")
+        expect(days).to_have_count(3)
+        assert calendar.locator("h3").all_inner_texts() == ["December 2025", "January 2026", "February 2026"]
+        sizes = [day.bounding_box() for day in days.all()]
+        assert all(size and size["width"] >= 24 and size["height"] >= 24 for size in sizes)
+        days.last.focus()
+        page.keyboard.press("ArrowUp")
+        expect(
+            calendar.get_by_role("button", name="Tuesday, January 20, 2026: 1 note, 0 conversations")
+        ).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(calendar.get_by_role("heading", name="Tuesday, January 20, 2026")).to_be_focused()
+        calendar.locator("#day .open").click()
+        expect(page.get_by_role("dialog")).to_contain_text("我们决定周五迁移数据库。")
+        page.keyboard.press("Escape")
+        calendar.get_by_role("button", name="Earlier").click()
+        expect(calendar).to_contain_text("These months have no dated note and no conversation.")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_tree_opens_folder_by_folder(visit: Visit) -> None:
+    page = visit.open()
+    tree = page.get_by_role("region", name="All documents")
+    tree.get_by_text("Notes").click()
+    expect(tree.locator(".documents .open")).to_have_text(
+        ["The build server is called Basalt. Deployments happen on Fridays."]
+    )
+    tree.locator("summary", has_text="memory").focus()
+    page.keyboard.press("Enter")
+    expect(tree.locator(".level .level .open")).to_have_count(3)
+    tree.get_by_text("Conversations").click()
+    expect(tree).to_contain_text("There is nothing here.")
+
+
+def test_a_conversation_shows_its_turns_the_passage_and_the_command_that_resumes_it(
+    settings: Settings, tmp_path: Path, browser: Browser
+) -> None:
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    words = [f"Turn {number} about <b>ports</b>" for number in range(1, 61)]
+    words[49] = "The **gateway** listens on 7373"
+    roles = ("user", "assistant")
+    lines = [message_line("claude-code", roles[at % 2], text) for at, text in enumerate(words)]
+    (sessions / "0a-1.jsonl").write_bytes(b"".join(lines))
+    store = write_index(settings)
+    talk = document(
+        DocumentKey("sessions", "sessions/0a-1.jsonl"), "User: hello", "Assistant: The gateway listens on 7373"
+    )
+    passage = replace(talk.added[1], start_line=50, end_line=51)
+    store.write([replace(talk, added=(talk.added[0], passage))])
+    store.close()
+    with (
+        running(with_agent(settings, sessions=[str(sessions)])) as service,
+        visiting(browser, service.base_url) as visit,
+    ):
+        page = visit.open()
+        page.get_by_role("region", name="Latest conversations").get_by_role("button", name="hello").click()
+        sheet = page.get_by_role("dialog")
+        expect(sheet.locator(".turn")).to_have_count(40)
+        expect(sheet.locator(".turn").first).to_contain_text("You")
+        expect(sheet.locator(".turn").first).to_contain_text("Turn 1 about <b>ports</b>")
+        expect(sheet.locator(".resume code")).to_have_text("cd /srv/u/unsaidword && claude --resume 0a-1")
+        sheet.get_by_role("button", name="Later turns").click()
+        expect(sheet.locator(".turn")).to_have_count(60)
+        expect(sheet.get_by_role("button", name="Later turns")).to_be_hidden()
+        page.keyboard.press("Escape")
+
+        visit.search("gateway listens")
+        page.locator(".result .open").first.click()
+        expect(sheet.locator(".turn.meant")).to_have_count(2)
+        expect(sheet.locator(".turn.meant").first).to_contain_text("Assistant")
+        expect(sheet.locator(".turn.meant").first).to_be_in_viewport()
+        expect(sheet.locator(".turn.meant strong mark")).to_have_text("gateway")
+        sheet.get_by_role("button", name="Earlier turns").click()
+        expect(sheet.locator(".turn").first).to_contain_text("Turn 4 ")
+
+
+def test_one_agent_or_all_are_shown_by_a_switch(two: Settings, browser: Browser) -> None:
+    trusting = two.model_copy(update={"auth": two.auth.model_copy(update={"trust_loopback": True})})
+    with running(trusting) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open()
+        notes = page.get_by_role("region", name="Latest notes")
+        expect(notes.get_by_role("listitem")).to_have_count(2)
+        page.get_by_label("Show").select_option("bob")
+        expect(notes.get_by_role("listitem")).to_have_count(1)
+        expect(notes).to_contain_text("The password of bob")
+
+
+def test_an_empty_memory_says_so(settings: Settings, browser: Browser) -> None:
+    with running(settings) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open()
+        expect(page.get_by_text("Nothing is remembered here yet.")).to_be_visible()
+        expect(page.locator("#days")).to_be_hidden()
 
 
 # Several agents
@@ -413,10 +523,11 @@ def test_a_token_opens_its_own_agent_for_as_long_as_the_tab_is_open(two: Setting
         page.keyboard.press("Enter")
 
         expect(page.locator("#tokenbox")).to_be_hidden()
+        expect(page.locator("#latest li")).to_have_count(1)
         visit.search("card")
         expect(page.locator(".result .snippet")).to_have_text("The password of bob is on the blue card.")
         expect(page.locator(".agent")).to_have_count(1)
-        page.locator("button.day").click()
+        page.locator(".result .open").click()
         expect(page.get_by_role("dialog")).to_contain_text("The password of bob is on the blue card.")
         assert "ada" not in page.content()
 
@@ -439,6 +550,10 @@ def test_the_owners_link_opens_once_and_searches_all_agents_or_one(two: Settings
         agent = page.locator("#agent")
         expect(agent.locator("option")).to_have_text(["All agents", "ada", "bob"])
         assert page.url == f"{visit.origin}/"
+        expect(page.locator("#latest li")).to_have_count(2)
+        agent.select_option("ada")
+        expect(page.locator("#latest li")).to_have_count(1)
+        agent.select_option("")
         visit.search("card")
         expect(page.locator(".result .snippet")).to_have_count(2)
         for name in ("ada", "bob"):
@@ -507,7 +622,8 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
 
     health = ScriptedHealth()
     with running(settings, health) as service, visiting(browser, service.base_url) as visit:
-        page = visit.open()
+        page = in_february(visit)
+        expect(page.locator("button.day")).to_have_count(3)
         expect(page.locator("#queue")).to_contain_text("Nothing is waiting")
         expect(page.locator("#letters")).to_contain_text("No document failed.")
         expect(page.locator("details.fold[open]")).to_have_count(0)
@@ -515,7 +631,7 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
         health.waiting = Pending(documents=5, running=2, oldest_at=time.time() - 130)
         failed = key("memory/2026-02-03.md")
         store.add_dead_letter(failed, reason="the file is too large", error_class="TooLarge")
-        store.write([document(key("memory/2026-03-01.md"), "one", "two", vectors=[vector(1, 64), vector(2, 64)])])
+        store.write([document(key("memory/2026-02-14.md"), "one", "two", vectors=[vector(1, 64), vector(2, 64)])])
 
         facts = page.locator("#agents .facts").first
         expect(facts).to_contain_text("Documents5")

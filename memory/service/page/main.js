@@ -3,6 +3,7 @@
 import { startAgents } from "./agents.js";
 import { login, startConnection } from "./connection.js";
 import { byId } from "./elements.js";
+import { startHome } from "./home.js";
 import { startKeys } from "./keys.js";
 import { startLetters } from "./letters.js";
 import { look } from "./live.js";
@@ -10,7 +11,6 @@ import { startQueue } from "./queue.js";
 import { startReader } from "./reader.js";
 import { startSearch } from "./search.js";
 import { startSettings } from "./settings.js";
-import { startTimeline } from "./timeline.js";
 
 startSettings();
 startReader();
@@ -20,7 +20,7 @@ startSearch();
 startAgents();
 startQueue();
 startLetters();
-startTimeline();
+startHome();
 // Who waited for another language could not be given the focus before.
 if (document.activeElement === document.body) byId("query").focus();
 await login();

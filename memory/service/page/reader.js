@@ -37,12 +37,12 @@ export function startReader() {
     place = null;
     backTo(opener)?.focus();
   });
-  onLanguage(() => place && render());
+  onLanguage(() => place && (isTalk() ? enter(place) : render()));
 }
 
-/** Where the focus came from. The time line may have been drawn anew meanwhile. */
+/** Where the focus came from. The list may have been drawn anew meanwhile. */
 function backTo(button) {
-  return button?.isConnected === false ? document.querySelector(`[data-date="${button.dataset.date}"]`) : button;
+  return button?.isConnected === false ? document.querySelector(`[data-place="${CSS.escape(button.dataset.place ?? "")}"]`) : button;
 }
 
 export const isReading = () => byId("reader").open;
@@ -69,6 +69,12 @@ async function enter(where) {
   // Most of the page is there without the renderer; if it cannot be had, notes are shown as written.
   markdown ??= await import("./markdown.js").catch(() => undefined);
   if (where !== place) return;
+  if (isTalk() && markdown) {
+    const { showTurns } = await import("./turns.js");
+    const passage = { startLine: where.first, endLine: where.last, agent: where.agent, isCurrent: () => where === place };
+    await showTurns(byId("lines"), where, passage);
+    return;
+  }
   const { first = 1, last = 1 } = where;
   const from = Math.max(1, first - BEFORE);
   let fetched = await fetchPages(from, Math.max(from + PAGE, last + PAGE / 2));
@@ -180,6 +186,7 @@ function render() {
   );
 }
 
+const isTalk = () => place.source === "sessions";
 const isNote = () => place.source !== "sessions" && MARKDOWN.test(place.path);
 
 /** Lines of a page, undefined where it is not known which they are: an index keeps none of a file that is gone. */

@@ -114,5 +114,5 @@ export function dayOf(iso) {
 const inUtc = (options) => (date) => new Intl.DateTimeFormat(tag(), { timeZone: "UTC", ...options }).format(date);
 
 export const longDay = inUtc({ dateStyle: "full" });
-export const shortDay = inUtc({ day: "numeric", month: "short" });
-export const monthName = inUtc({ month: "short" });
+export const monthAndYear = inUtc({ month: "long", year: "numeric" });
+export const weekdayName = inUtc({ weekday: "narrow" });
