@@ -102,6 +102,10 @@ def test_the_words_that_matched_are_marked_and_parts_of_others_are_not(
 
 def test_a_click_opens_the_lines_around_it_and_reading_goes_on_to_both_ends(visit: Visit) -> None:
     page = visit.open(query="dentist appointment")
+    excerpt = page.locator(".snippet").first.inner_text()
+    assert excerpt.startswith("… ")
+    assert len(excerpt) < 300
+    assert set(excerpt.split()) - {"…"} <= set(LONG_NOTE.split())
 
     page.locator(".result").first.locator(".snippet").click()
     sheet = page.get_by_role("dialog")
@@ -129,6 +133,20 @@ def test_a_click_opens_the_lines_around_it_and_reading_goes_on_to_both_ends(visi
     sheet.get_by_role("button", name="Close").click()
     expect(sheet).to_be_hidden()
     expect(page.locator(".result .open").first).to_be_focused()
+
+
+def test_results_can_be_narrowed_to_a_folder(settings: Settings, workspace: Path, browser: Browser) -> None:
+    for folder in ("people", "recipes"):
+        (workspace / "memory" / folder).mkdir()
+        (workspace / "memory" / folder / "saffron.md").write_text(f"# {folder}\n\nsaffron for {folder}\n", "utf-8")
+    write_index(settings).close()
+    with running(settings) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open(query="saffron")
+        expect(page.locator(".result")).to_have_count(2)
+        page.locator("#folder").select_option("memory/recipes")
+        expect(page.locator(".result h3")).to_have_text("recipes")
+        page.locator("#folder").select_option("")
+        expect(page.locator(".result")).to_have_count(2)
 
 
 def test_an_answer_that_is_empty_or_behind_says_how(settings: Settings, workspace: Path, browser: Browser) -> None:
@@ -326,7 +344,7 @@ title: gateway
 ---
 # The [gateway](https://example.org/gateway "title") [*script*](javascript:window.hacked=5) <https://example.org/auto>
 
-![beacon](https://tracker.invalid/seen.png) ![inline](data:image/svg+xml,<svg/onload=alert(1)>) [note](other.md)
+![beacon](https://tracker.invalid/seen.png) ![inline](data:image/svg+xml,<svg/onload=alert(1)>) [note](other.md) [file](ftp://files.invalid/x)
 <img src=https://tracker.invalid/x.png onerror="window.hacked=6"><a href="javascript:window.hacked=7">click</a>
 
 | port | of |

@@ -74,7 +74,7 @@ function render() {
 
 function item(letter) {
   const open = make("button", { type: "button", className: "open" }, named(letter.path));
-  open.addEventListener("click", () => openReader({ agent: letter.agent, path: letter.path }, open));
+  open.addEventListener("click", () => openReader({ agent: letter.agent, path: letter.path, source: letter.source }, open));
   const facts = [
     agents().length > 1 ? letter.agent : null,
     letter.errorClass,

@@ -1,6 +1,6 @@
 // Reading: a sheet with a note, or with the lines around a result, and the way on from there.
 
-import { announce, byId, copier, make, named, show } from "./elements.js";
+import { announce, byId, make, named, show } from "./elements.js";
 import { marked } from "./highlight.js";
 import { Away, send } from "./service.js";
 import { onLanguage, sentence, t } from "./words.js";
@@ -174,7 +174,6 @@ function render() {
   }
   const [first, last] = [pages[0], pages.at(-1)];
   const extent = [heading ? named(place.path) : null, first.totalLines ? t("linesOf", first.from, lastOf(last), first.totalLines) : null];
-  if (place.resume) extent.push(make("code", {}, place.resume), copier(place.resume, { label: t("copyCommand"), done: t("copied") }));
   show(byId("extent"), ...extent.filter(Boolean).flatMap((part, index) => (index ? [" · ", part] : [part])));
   const warnings = pages.flatMap((page) => [page.error, page.warning]).filter(Boolean);
   show(

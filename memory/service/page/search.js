@@ -162,9 +162,9 @@ function noticeChange() {
 function open(results, result, button) {
   const { terms, agent } = shown;
   const place = (index) => {
-    const { path, title, source, resume, startLine, endLine, agent: whose = agent } = results[index];
+    const { path, title, source, startLine, endLine, agent: whose = agent } = results[index];
     return {
-      ...{ agent: whose, path, title, source, resume, terms },
+      ...{ agent: whose, path, title, source, terms },
       first: startLine,
       last: endLine,
       previous: index > 0 ? () => place(index - 1) : undefined,
