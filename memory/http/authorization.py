@@ -175,7 +175,9 @@ class Authorizer:
         token = _bearer(authorization)
         if not token:
             raise AccessDenied(
-                401, "a token is needed: send Authorization: Bearer with the content of <home>/run/tokens/<agent>"
+                401,
+                "a token is needed: send Authorization: Bearer with the content of <home>/run/tokens/<agent>, or let "
+                "`recalld connect PROGRAM` connect a program on this machine without one",
             )
         agent = agent_of(token, self.tokens or {})
         if agent is None:

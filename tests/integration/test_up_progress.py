@@ -55,6 +55,19 @@ def test_the_sum_of_all_agents_is_said_once_all_is_there_and_never_before(
     assert "document" not in capsys.readouterr().out, "nothing new"
 
 
+def test_an_agent_without_documents_is_named_once_with_what_to_do(
+    settings: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace, progress = settings.agents[0].workspace, progress_of(settings)
+    (workspace / "other.md").write_text("The lynx hides.\n")
+    progress.look()
+    printed = capsys.readouterr().out
+    assert f"main: nothing to index in {workspace}" in printed
+    assert 'extra_paths = ["."]' in printed
+    progress.look()
+    assert "nothing to index" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("provider", "said"),
     [
