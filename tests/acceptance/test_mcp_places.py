@@ -158,7 +158,7 @@ def test_worktrees_belong_to_their_repository_and_strangers_to_none(tmp_path: Pa
 
 def test_of_one_project_s_agents_the_calling_program_s_is_taken(tmp_path: Path):
     agents = [
-        AgentSettings(id=name, workspace=tmp_path, sessions=(f"/home/me/.{name}/tmp/x/chats",))
+        AgentSettings(id=name, workspace=tmp_path, sessions=(f"{tmp_path}/.{name}/tmp/x/chats",))
         for name in ("claude", "gemini")
     ]
     programs = {"gemini-cli-mcp-client": "gemini", "claude-code": "claude", "Zed": "claude", "": "claude"}
