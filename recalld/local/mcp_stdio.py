@@ -33,13 +33,14 @@ from mcp_types import (
     ListRootsResult,
 )
 
-from memory.search.searchable import SearchableMemory, unavailable, with_corpora
+from memory.search.searchable import SearchableMemory, unavailable
 from memory.search.tool_definitions import OWNERS_TOOLS, TOOLS, call_tool
 from memory.service.mcp_server import build_server
 from recalld.hooks.entry import file_beginning
 from recalld.invocation import Invocation
 from recalld.local import answers
 from recalld.logs import configure_logs
+from recalld.settings.places import absolute
 from schemas.errors import RecalldError, UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Limits
@@ -55,9 +56,6 @@ _NO_SERVICE = (
 
 #: Seconds that a program gets to name its folders (`roots/list`).
 ROOTS_SECONDS = 2.0
-
-#: Agents that an answer names.
-_MOST_NAMED = 20
 
 
 def serve_stdio(invocation: Invocation, *, session_key: str | None, all_agents: bool) -> None:
@@ -124,7 +122,12 @@ async def _memory_at_place(memories: LocalMemories, session: ServerSession) -> S
         program = client.client_info.name if client is not None else ""
         agent = next(filter(None, (agent_at(folder, agents, program=program) for folder in folders)), None)
         if agent is None:
-            return UnknownPlace(folders, [agent.id for agent in agents], invocation)
+            places, names = (", ".join(map(str, folders)), ", ".join(agent.id for agent in agents))
+            problem = (
+                f"no agent has its workspace around {places}, so nothing was searched; the agents are {names}: "
+                "start `recalld mcp --agent ID` for one of them, or `recalld mcp --all-agents` for all"
+            )
+            return HomeMemory(invocation, memories, problem=UserError(invocation.to_type(problem)))
         invocation.agent = agent
     return HomeMemory(invocation, memories)
 
@@ -155,8 +158,11 @@ def agent_at(folder: Path, agents: Sequence[AgentSettings], *, program: str = ""
             by_place.setdefault(name, []).append(agent)
     folder = folder.resolve()
     repository = _in_repository(folder)
+    home = Path(absolute("~")).resolve()
     for place in (folder, *folder.parents, *((repository, *repository.parents) if repository is not None else ())):
-        of_place = by_place.get(str(place)) or by_place.get(_encoded(place))
+        if place in (home, *home.parents) and place != folder:
+            continue  # the user's own folder is around everything, unknown clones included
+        of_place = by_place.get(str(place)) or by_place.get(re.sub("[^A-Za-z0-9]", "-", str(place)))
         if of_place:
             hidden_folder = f"{os.sep}.{re.split('[^a-z]', program.lower())[0]}{os.sep}"
             of_program = (agent for agent in of_place if any(hidden_folder in path for path in agent.sessions))
@@ -165,16 +171,14 @@ def agent_at(folder: Path, agents: Sequence[AgentSettings], *, program: str = ""
 
 
 def _projects(agent: AgentSettings) -> Iterator[str]:
-    """Yield the names under which Claude Code and Qwen Code keep the agent's transcripts: `.../projects/<name>`."""
+    """Yield the names under which Claude Code and Qwen Code keep the agent's transcripts: `.../projects/<name>`.
+
+    A name is the path of the project's folder with dashes in place of everything but letters and digits.
+    """
     for sessions in agent.sessions:
         before, _, after = sessions.partition(f"{os.sep}projects{os.sep}")
         if before and after:
             yield after.partition(os.sep)[0]
-
-
-def _encoded(folder: Path) -> str:
-    """Return the name of a project in this folder; no path, for it has no slash."""
-    return re.sub("[^A-Za-z0-9]", "-", str(folder))
 
 
 def _in_repository(folder: Path) -> Path | None:
@@ -193,29 +197,6 @@ def _in_repository(folder: Path) -> Path | None:
     if (git.name, entry.parent.name, listed.resolve()) != (".git", "worktrees", top / ".git"):
         return None
     return git.parent / folder.relative_to(top)
-
-
-class UnknownPlace(SearchableMemory):
-    """Memory for a folder of no agent: it finds nothing and names the agents."""
-
-    def __init__(self, folders: Sequence[Path], agent_ids: Sequence[str], invocation: Invocation) -> None:
-        names, unnamed = ", ".join(agent_ids[:_MOST_NAMED]), len(agent_ids) - _MOST_NAMED
-        more = f" and {unnamed} more" if unnamed > 0 else ""
-        places = ", ".join(map(str, folders))
-        choice = "start `recalld mcp --agent ID` for one agent, or `recalld mcp --all-agents` for all"
-        self._lack = unavailable(
-            f"no agent has its workspace around {places}; the agents are {names}{more}",
-            warning="nothing was searched",
-            action=invocation.to_type(choice),
-        )
-
-    async def searched(self, request: SearchRequest) -> SearchAnswer:
-        """Return an answer that names the agents."""
-        return with_corpora(SearchAnswer(**self._lack), request.corpus)
-
-    def read_file(self, request: GetRequest) -> GetAnswer:
-        """Return an answer that names the agents."""
-        return with_corpora(GetAnswer(path=request.path, status="error", **self._lack), request.corpus)
 
 
 class LocalMemories:
@@ -247,9 +228,10 @@ class HomeMemory(SearchableMemory):
     Every call looks for the service: it may start or end meanwhile.
     """
 
-    def __init__(self, invocation: Invocation, memories: LocalMemories) -> None:
+    def __init__(self, invocation: Invocation, memories: LocalMemories, *, problem: UserError | None = None) -> None:
         self._invocation = invocation
         self._memories = memories
+        self._problem = problem
 
     @property
     def limits(self) -> Limits:
@@ -262,10 +244,11 @@ class HomeMemory(SearchableMemory):
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer that `recalld search --json` prints. The first without a service says how to run it."""
-        invocation, is_first = self._of_request(request), self._memories.is_first()
+        is_first = self._memories.is_first()
         options = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
         options["all_agents"] = self._memories.all_agents
         try:
+            invocation = self._of_request(request)
             memory = lambda: contextlib.nullcontext(self._memories.memory(invocation))  # noqa: E731
             answer = await asyncio.to_thread(answers.search, invocation, request.query, memory=memory, **options)
         except RecalldError as error:
@@ -286,7 +269,9 @@ class HomeMemory(SearchableMemory):
         return GetAnswer.model_validate(answer)
 
     def _of_request(self, request: SearchRequest | GetRequest) -> Invocation:
-        """Return the invocation with the agent that a request to all agents names."""
+        """Return the invocation with the agent that a request to all agents names. Raise the problem of the place."""
+        if self._problem is not None:
+            raise self._problem
         return replace(self._invocation, agent=request.agent) if request.agent is not None else self._invocation
 
 

@@ -80,8 +80,7 @@ def test_the_innermost_workspace_around_the_program_is_searched_and_no_other(sev
     async def refused(client: Client) -> None:
         searched = found(await calling("memory_search", query="password blue card")(client))
         assert (searched["results"], searched["disabled"]) == ([], True)
-        assert all(words in searched["error"] for words in ("acme, api, zoo", str(tmp_path / "clone")))
-        assert "mcp --all-agents" in searched["action"]
+        assert all(words in searched["error"] for words in ("acme, api, zoo", str(tmp_path / "clone"), "--all-agents"))
         read = found(await calling("memory_get", path="memory/note.md")(client))
         assert (read["text"], read["status"]) == ("", "error")
 
@@ -154,6 +153,12 @@ def test_worktrees_belong_to_their_repository_and_strangers_to_none(tmp_path: Pa
     (stranger / "entry" / "gitdir").write_text(str(stranger / ".git"), "utf-8")
     (stranger / "entry" / "commondir").write_text(str(repository / ".git"), "utf-8")
     assert agent_at(stranger, agents) is None
+
+
+def test_the_user_s_own_folder_is_around_no_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    agents = [AgentSettings(id="home", workspace=tmp_path)]
+    assert [agent_at(folder, agents) for folder in (tmp_path, tmp_path / "clone")] == ["home", None]
 
 
 def test_of_one_project_s_agents_the_calling_program_s_is_taken(tmp_path: Path):
