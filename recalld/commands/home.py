@@ -219,16 +219,32 @@ def uninstall(invocation: Invocation, *, yes: bool, keep_home: bool) -> None:
     Shows it and asks once. Stops recalld first. Notes, transcripts and other files that recalld did not make stay and
     are named. The program itself stays; the last line says how to remove it.
     """
-    from recalld.doctor.removal import Removal, program_sentence
+    from recalld.connect import plan_removal
+    from recalld.doctor.removal import plan_home, plan_hooks, program_sentence
+    from recalld.up.detached import stop as stop_daemon
+    from recalld.up.lock import has_processes
 
-    removal = Removal.of(invocation, _service_of(invocation.home_path), keep_home=keep_home)
-    for line in removal.lines():
-        click.echo(line)
-    if not removal.is_empty:
-        if not yes and not sys.stdin.isatty():
-            raise UserError("nothing was removed: say --yes to remove what is shown", exit_code=2)
-        if not yes and not click.confirm("Remove this?", default=False):
-            raise UserError("nothing was removed")
-        removal.run()
-        click.echo("removed")
+    home = invocation.home_path
+    place, connections = _service_of(home), plan_removal(home)
+    plans = [connections, plan_hooks(home, connections), *([] if keep_home else [plan_home(invocation)])]
+    lines = [f"- {place.file}: the service"] if place is not None else []
+    lines += [change.line for plan in plans for change in plan.changes]
+    for line in (*lines, *(f"  {sentence}" for plan in plans for sentence in plan.remarks)):
+        click.echo(printable_name(line))
+    if not lines:
+        click.echo(f"nothing to remove for {home}; {program_sentence()}")
+        return
+    if not yes and not sys.stdin.isatty():
+        raise UserError("nothing was removed: say --yes to remove what is shown", exit_code=2)
+    if not yes and not click.confirm("Remove this?", default=False):
+        raise UserError("nothing was removed")
+    if place is not None:
+        place.remove()
+    stop_daemon(home, on_wait=lambda pid: remark(f"stopping process {pid}"))
+    if has_processes(home):
+        raise UserError(f"processes of {home} that were started on their own still run; stop them first")
+    for sentence in connections.carry_out(home):
+        click.echo(printable_name(sentence.partition(";")[0]))  # the copy that it names goes as well
+    for change in (change for plan in plans[1:] for change in plan.changes):
+        click.echo(printable_name(change.apply()))
     click.echo(program_sentence())
