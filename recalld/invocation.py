@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from recalld.settings.load import LoadedSettings, find_config, find_home, load, select_agent, written_agents
+from recalld.settings.load import (
+    LoadedSettings,
+    did_you_mean,
+    find_config,
+    find_home,
+    load,
+    select_agent,
+    written_agents,
+)
 from recalld.settings.workspaces import remember_workspace
 
 if TYPE_CHECKING:
@@ -173,8 +181,6 @@ class CommandGroup(click.Group):
         """Return the command that the first argument names, and the other arguments."""
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
-            from recalld.settings.keys import did_you_mean
-
             ctx.fail(f"No such command {name!r}{did_you_mean(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 

@@ -7,9 +7,8 @@ settings always agree with the schema.
 from __future__ import annotations
 
 import types
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -153,18 +152,6 @@ def _range(metadata: list[Any]) -> str:
     if [words for words, _ in bounds] == ["at least", "at most"]:
         return f" from {bounds[0][1]:g} to {bounds[1][1]:g}"
     return ", " * bool(bounds) + " and ".join(f"{words} {bound:g}" for words, bound in bounds)
-
-
-def did_you_mean(key: str, names: Iterable[str]) -> str:
-    """Return a suggestion if a known name is near: by its whole name, else by its last part, the shallowest first."""
-    # Without case and underscores: maxResults is near max_results.
-    plain = {name: name.lower().replace("_", "") for name in (key, *sorted(names, key=lambda name: name.count(".")))}
-    leaves = {name: text.rpartition(".")[2] for name, text in plain.items()}
-    for texts in (plain, leaves):
-        by_text = {text: name for name, text in reversed(texts.items()) if name != key}
-        if near := get_close_matches(texts[key], by_text, n=1, cutoff=0.8):
-            return f"; did you mean {by_text[near[0]]}?"
-    return ""
 
 
 def brief(value: Any) -> str:

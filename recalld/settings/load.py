@@ -7,7 +7,7 @@ before `load` runs: a search through a running service needs only the home folde
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,13 +193,25 @@ def agent_problem(agent_ids: Sequence[str], agent: str | None) -> UserError | No
     elif agent is None and len(agent_ids) > 1:
         problem = f"there are several agents; say which with --agent (one of {', '.join(agent_ids)})"
     elif agent is not None and agent not in agent_ids:
-        from recalld.settings.keys import did_you_mean
-
         nearest = did_you_mean(agent, agent_ids) or f"; known are {', '.join(agent_ids)}"
         problem = f"--agent: no agent is called {agent!r}{nearest}"
     else:
         return None
     return UserError(problem, exit_code=2)
+
+
+def did_you_mean(key: str, names: Iterable[str]) -> str:
+    """Return a suggestion if a known name is near: by its whole name, else by its last part, the shallowest first."""
+    from difflib import get_close_matches
+
+    # Without case and underscores: maxResults is near max_results.
+    plain = {name: name.lower().replace("_", "") for name in (key, *sorted(names, key=lambda name: name.count(".")))}
+    leaves = {name: text.rpartition(".")[2] for name, text in plain.items()}
+    for texts in (plain, leaves):
+        by_text = {text: name for name, text in reversed(texts.items()) if name != key}
+        if near := get_close_matches(texts[key], by_text, n=1, cutoff=0.8):
+            return f"; did you mean {by_text[near[0]]}?"
+    return ""
 
 
 def check_workspace(agent: AgentSettings) -> None:

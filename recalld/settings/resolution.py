@@ -20,13 +20,13 @@ from recalld.settings.keys import (
     SettingKey,
     agent_keys,
     brief,
-    did_you_mean,
     dotted,
     is_section,
     memory_sections,
     nested,
     top_level_keys,
 )
+from recalld.settings.load import did_you_mean
 from schemas.errors import UserError
 from schemas.settings import Settings
 

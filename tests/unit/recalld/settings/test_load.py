@@ -406,6 +406,9 @@ def test_selecting_an_agent_says_what_to_do_when_it_is_not_clear(case: Case) -> 
         select_agent(settings, None)
     with pytest.raises(UserError, match="no agent is called 'c'; known are a, b"):
         select_agent(settings, "c")
+    case.write("[[agents]]\nid = 'research'\nworkspace = '/a'\n")
+    with pytest.raises(UserError, match=r"no agent is called 'reserch'; did you mean research\?"):
+        select_agent(case.load().settings, "reserch")
 
 
 def test_a_workspace_is_checked_with_a_sentence_on_what_to_do(case: Case) -> None:
