@@ -89,24 +89,13 @@ class SessionHead:
     session: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedTitle:
-    """Title at one revision of the index (`StoreReader.change_token`), which holds until a monotonic time."""
-
-    title: Title
-    token: object
-    until: float
-
-    def holds(self, token: object, now: float) -> bool:
-        return self.token == token and now < self.until
-
-
 class Titles:
     """Titles of one agent's documents. Thread-safe."""
 
     def __init__(self, agent: AgentSettings, files: AgentFiles) -> None:
         self._agent, self._files = agent, files
-        self._titles: dict[tuple[DocumentKey, bool], _CachedTitle] = {}
+        #: Revision of the index (`StoreReader.change_token`), monotonic time of expiry, and title.
+        self._titles: dict[tuple[DocumentKey, bool], tuple[object, float, Title]] = {}
 
     def of(
         self,
@@ -126,7 +115,7 @@ class Titles:
         """
         token, now = reader.change_token(), time.monotonic()
         cached = {key: self._titles.get((key, look)) for key in keys}
-        titles = {key: entry.title for key, entry in cached.items() if entry and entry.holds(token, now)}
+        titles = {key: entry[2] for key, entry in cached.items() if entry and entry[0] == token and now < entry[1]}
         for indexed, beginning in reader.beginnings(lacking) if (lacking := set(keys) - titles.keys()) else ():
             key = indexed.key
             text = redact(key.source, beginning) if redact is not None else beginning
@@ -137,7 +126,7 @@ class Titles:
                 titles[key] = note_title(key.path, text)
             if len(self._titles) >= _MOST_TITLES:
                 self._titles.clear()
-            self._titles[key, look] = _CachedTitle(titles[key], token, now + _SECONDS)
+            self._titles[key, look] = token, now + _SECONDS, titles[key]
         return titles
 
     def _head(self, indexed: IndexedFile) -> SessionHead | None:

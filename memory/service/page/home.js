@@ -9,15 +9,18 @@ import { ask } from "./service.js";
 import { branches } from "./tree.js";
 import { ago, onLanguage, t } from "./words.js";
 
-/** Documents of a list at first, and milliseconds between two questions while indexes change all the time. */
+/** Documents of a list at first. */
 const FIRST = 6;
+/** Milliseconds between two questions while indexes change all the time, and times of what the last one took. */
 const APART = 3_000;
+const REST_TIMES = 20;
 const LISTS = { sessions: "homeTalks", memory: "homeNotes" };
 
 /** By source: {documents, next, most}. */
 let lists = {};
 let known = "";
-let asked = 0;
+let pending = "";
+let quietUntil = 0;
 let round = 0;
 let calendar;
 
@@ -63,10 +66,12 @@ const whose = () => (agents().length > 1 ? byId(hasAll() ? "agent" : "whose").va
 async function refresh() {
   fillAgents();
   const shownAgents = agents().filter(({ agent }) => !whose() || agent === whose());
+  const sameAgent = known !== "" && known.split(" ", 1)[0] === whose();
   const wanted = `${whose()} ${shownAgents.map(({ agent, revision }) => agent + revision)}`;
-  if (state.away || shownAgents.length === 0 || wanted === known || Date.now() - asked < APART) return;
-  const sameAgent = known.split(" ", 1)[0] === whose() && known !== "";
-  asked = Date.now();
+  if (state.away || shownAgents.length === 0 || wanted === known || wanted === pending) return;
+  const started = performance.now();
+  if (started < quietUntil && sameAgent) return;
+  pending = wanted;
   const mine = ++round;
   try {
     const answers = await Promise.all(Object.keys(LISTS).map((source) => ask("/v1/documents", { agent: whose(), source })));
@@ -77,11 +82,14 @@ async function refresh() {
       lists[source] = { ...answers[index], most };
     });
     render();
-    calendar.refresh();
+    await calendar.refresh();
+    quietUntil = performance.now() + Math.max(APART, REST_TIMES * (performance.now() - started));
     if (!sameAgent) show(byId("day"));
     if (!sameAgent || !byId("tree").hasChildNodes()) renderTree();
   } catch {
-    asked = 0; // the next look tries again
+    // The next look tries again.
+  } finally {
+    if (mine === round) pending = "";
   }
 }
 
