@@ -144,6 +144,7 @@ def test_results_can_be_narrowed_to_a_folder(settings: Settings, workspace: Path
         page = visit.open(query="saffron")
         expect(page.locator(".result")).to_have_count(2)
         page.locator("#folder").select_option("memory/recipes")
+        expect(page.locator(".result")).to_have_count(1)
         expect(page.locator(".result h3")).to_have_text("recipes")
         page.locator("#folder").select_option("")
         expect(page.locator(".result")).to_have_count(2)
