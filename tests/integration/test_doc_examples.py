@@ -143,6 +143,9 @@ class Machine:
         self.written = ""
         workspace = re.search(r"(?:WORKSPACE=|--workspace )(\S+)", command)
         where = workspace[1] if workspace else "deploy/sample-workspace"
+        if not (notes := self.folder / where.replace("~", self.environment["HOME"])).exists():
+            notes.mkdir(parents=True)
+            (notes / "deploy.md").write_text("# Deploys\n\nStaging uses port 8080.\n", "utf-8")
         with (self.folder / "up.out").open("w") as printed:
             self.up = subprocess.Popen(
                 ["bash", "-c", f"exec recalld up --workspace {where}"],
