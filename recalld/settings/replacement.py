@@ -32,7 +32,7 @@ class JsonSettings:
         try:
             before = file.read_bytes() if file.exists() else None
             text = (before or b"").decode("utf-8-sig").strip() or "{}"
-            tree = json.loads(text, object_pairs_hook=_without_repeats)
+            tree = json.loads(text)
             if not isinstance(tree, dict):
                 raise ValueError("no object")  # noqa: TRY004, TRY301 - as for every other text that is none
             json.dumps(tree, allow_nan=False)
@@ -58,13 +58,6 @@ class JsonSettings:
         text = json.dumps(tree, indent=indented[1].decode() if indented else 2, ensure_ascii=False) + "\n"
         # Half a character, which UTF-8 does not have, is written as an escape.
         return replace_unchanged(self.file, text.encode("utf-8", "backslashreplace"), before=self.before)
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    tree = dict(pairs)
-    if len(tree) < len(pairs):
-        raise ValueError("a name is there twice")
-    return tree
 
 
 def replace_unchanged(file: Path, content: bytes | None, *, before: bytes | None) -> Path | None:

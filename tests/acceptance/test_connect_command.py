@@ -220,7 +220,7 @@ def test_a_settings_file_keeps_link_mode_and_the_rest_and_a_new_one_goes_again(
         ("cursor", ".cursor/mcp.json", '{ // mine\n "mcpServers": {}}'),
         ("vscode", ".config/Code/User/mcp.json", '{"servers": []}'),
         ("opencode", ".config/opencode/opencode.jsonc", "{ /* mine */ }"),
-        ("windsurf", ".codeium/windsurf/mcp_config.json", '{"a": 1, "a": 2}'),
+        ("windsurf", ".codeium/windsurf/mcp_config.json", '{"a": 1, "b": [2,]}'),
         ("openclaw", ".openclaw/openclaw.json", "{agents: {}, } // its command would drop this"),
         ("codex", ".codex/config.toml", "no toml"),
         ("gemini", ".gemini/settings.json", '{"mcpServers": '),
