@@ -87,7 +87,6 @@ class Service:
         except UserError:
             with suppress(UserError):
                 self.remove()
-            self.file.unlink(missing_ok=True)
             raise
 
     def remove(self) -> None:
