@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from memory.search.ranking import fusion
 from recalld.invocation import (
     NOTHING_FOUND,
     Invocation,
@@ -81,6 +80,8 @@ def search(
 
 def _lines(answer: Answer, query: str, *, form: str | None) -> Iterator[str]:
     """Yield the lines of the results. Errors and lacks are remarks."""
+    from memory.search.ranking import fusion
+
     results = answer["results"]
     if results and not any(fusion.confidence(hit["score"], hit.get("vectorScore")) >= fusion.LIKELY for hit in results):
         remark("nothing fits well; the nearest passages:")

@@ -17,10 +17,13 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from memory.chunking.segmenting import HASH, QueryTerm, listed_terms, query_terms
-from memory.store.reader import TermCounts
 from schemas.conditions import Condition, ConditionCode
+
+if TYPE_CHECKING:
+    from memory.store.reader import TermCounts
 
 _JOINER = "\u200d"
 #: Skin tones, letters of flags, and conjoining vowels and final consonants of Hangul.
