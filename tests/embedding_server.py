@@ -296,6 +296,9 @@ class EmbeddingServer(StubServer):
         super().__exit__()
 
     def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        if handler.command == "GET":  # a look if it answers, which embeds nothing
+            handler.send_error(404)
+            return
         with self._lock:
             slowly = any(one is not None and one.wire == "request trickles" for one in list(self._failures)[:1])
             if slowly:
