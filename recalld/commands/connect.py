@@ -97,6 +97,9 @@ def _plan(invocation: Invocation, names: Sequence[str], words: Sequence[str], *,
     memories = [memory for memory in machine.discover(folders, Path.cwd()).memories if memory.program in programs]
     if new_agents := _new_agents(invocation, memories, plan):
         plan_agents(new_agents, config_to_write(invocation.config, home=invocation.home), plan)
+    several = len(invocation.settings.agents) + len(new_agents) > 1
+    if "openclaw" in names and several and not {"--agent", "--all-agents"}.intersection(words):
+        plan.remarks.append("OpenClaw runs in no project's folder: with several agents add --agent ID or --all-agents")
     return plan
 
 

@@ -244,6 +244,15 @@ def test_a_linked_file_that_openclaw_would_replace_is_left_alone(machine: Machin
     assert machine.calls() == []
 
 
+def test_openclaw_is_to_name_an_agent_among_several(machine: Machine) -> None:
+    agents = "".join(f"[[agents]]\nid = '{name}'\nworkspace = '{machine.user}/{name}'\n" for name in "ab")
+    machine.write(".config/recalld/recalld.toml", agents)
+    machine.write(".openclaw/openclaw.json", "{}")
+    assert "add --agent ID or --all-agents" in machine.connect("openclaw", "--yes")
+    assert "add --agent ID" not in machine.connect("openclaw", "--agent", "a", "--yes")
+    assert machine.json(".openclaw/openclaw.json")["mcp"]["servers"]["recalld"]["args"] == ["mcp", "--agent", "a"]
+
+
 def test_a_program_without_its_command_gets_the_lines_to_paste(machine: Machine) -> None:
     (machine.bin / "codex").unlink()
     said = machine.connect("codex", "--yes", "--no-hooks", code=1)
