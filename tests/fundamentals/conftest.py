@@ -32,7 +32,7 @@ class Memory(Daemon):
     """`recalld up`, and short ways through its doors. `provider` embeds, counts, and fails on request."""
 
     def __init__(self, folder: Path, provider: EmbeddingServer) -> None:
-        self.folder, self.provider = folder, provider
+        self.root, self.provider = folder, provider
         for agent in ("main", "research"):
             (folder / agent / "memory").mkdir(parents=True)
         self.sessions = folder / "sessions"
@@ -53,7 +53,7 @@ class Memory(Daemon):
 
     def save(self, path: str, text: str, *, agent: str = "main") -> Path:
         """Write a note of an agent's workspace."""
-        file = self.folder / agent / path
+        file = self.root / agent / path
         file.write_text(text, encoding="utf-8")
         return file
 

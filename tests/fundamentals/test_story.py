@@ -86,7 +86,7 @@ def test_07_a_hook_of_the_agents_program_makes_what_was_said_searchable_now(memo
 
 
 def test_08_old_transcripts_are_read_in_after_an_estimate(memory: Memory) -> None:
-    old = memory.folder / "archive"
+    old = memory.root / "archive"
     old.mkdir()
     (old / "2025.jsonl").write_bytes(
         transcript("codex", turns=5) + message_line("codex", "user", "The accordion was sold to Bram.")

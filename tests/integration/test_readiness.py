@@ -18,6 +18,7 @@ from memory.status.processes import Pulses
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.settings import Settings
+from schemas.status import TroubleState
 from tests.waiting import wait_until
 from tests.working import Workers, key
 from workers.health.health_store import HealthStore
@@ -125,15 +126,19 @@ def test_a_thread_that_hangs_makes_status_not_ok_and_is_named(health: HealthStor
     pulses = Pulses(stalled_after_seconds=0.0)
     pulse = pulses.of("hand-over")
     with Heartbeat(settings, "watch", pulses, beat_seconds=0.05):
-        assert build_status(settings, health).ok
+        assert _watch_troubles(settings, health) == []
         pulse.busy("hands over to the queue")
-        status = wait_until(lambda: None if (found := build_status(settings, health)).ok else found)
-        assert [process.condition for process in status.processes] == ["stuck"]
-        [trouble] = [one for one in status.agents[0].troubles if one.part == "watch"]
+        [trouble] = wait_until(lambda: _watch_troubles(settings, health))
+        status = build_status(settings, health)
+        assert (status.ok, [process.condition for process in status.processes]) == (False, ["stuck"])
         assert trouble.code == ConditionCode.PROCESS_STUCK
         assert "hand-over" in str(trouble.params["threads"])
         pulse.idle()
-        wait_until(lambda: build_status(settings, health).ok)
+        wait_until(lambda: not _watch_troubles(settings, health))
+
+
+def _watch_troubles(settings: Settings, health: HealthStore) -> list[TroubleState]:
+    return [trouble for trouble in build_status(settings, health).agents[0].troubles if trouble.part == "watch"]
 
 
 def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
