@@ -55,19 +55,19 @@ def connect(
     same command later adds what is new. A file whose comments would be lost is left alone, and the lines to paste are
     shown. --remove leaves the agents in the settings.
     """
-    names = list(dict.fromkeys(programs))
-    words = words_for_program(invocation, "mcp", *(["--all-agents"] if all_agents else []))
+    words = dict.fromkeys(programs, words_for_program(invocation, "mcp", *(["--all-agents"] if all_agents else [])))
+    names = list(words)
     plan = Plan()
     if removing:
         plan = plan_removal(invocation.home_path, names or PROGRAMS)
     elif names:
-        plan = _plan(invocation, names, words, with_hooks=not no_hooks)
+        plan = _plan(invocation, words, with_hooks=not no_hooks)
     _carry_out(invocation, plan, agreed=yes)
     listing = list(_listing(invocation))
-    connected = [row["name"] for row in listing if row["name"] in names and row["command"] == words]
+    connected = [row["name"] for row in listing if row["name"] in names and row["command"] == words[row["name"]]]
     steps = _listing_lines(listing)
     if names and not removing:
-        tools = served_tools(words) if connected else []
+        tools = served_tools(words[connected[0]]) if connected else []
         steps = _next_steps(invocation, connected, tools, plan)
     print_answer({"programs": listing}, steps if names or not removing else (), as_json=as_json)
     return 0 if removing or len(connected) == len(names) else 1
@@ -85,21 +85,32 @@ def _carry_out(invocation: Invocation, plan: Plan, *, agreed: bool) -> None:
         click.echo(printable_name(sentence), err=True)
 
 
-def _plan(invocation: Invocation, names: Sequence[str], words: Sequence[str], *, with_hooks: bool) -> Plan:
+def _plan(invocation: Invocation, words: dict[str, list[str]], *, with_hooks: bool) -> Plan:
+    """Plan to connect each program with its command, to which the agent of OpenClaw is added."""
     plan, folders, recorded = Plan(), program_folders(), recorded_pieces(invocation.home_path)
+    programs = {PROGRAMS[name].memories for name in words}
+    memories = [memory for memory in machine.discover(folders, Path.cwd()).memories if memory.program in programs]
+    new_agents = _new_agents(invocation, memories, plan)
+    if "openclaw" in words and not {"--agent", "--all-agents"}.intersection(words["openclaw"]):
+        # OpenClaw runs its servers in no project's folder, by which `recalld mcp` would choose among several agents.
+        workspaces = [os.path.realpath(memory.workspace) for memory in memories if memory.program == "openclaw"]
+        known = [(agent.id, agent.workspace) for agent in invocation.settings.agents]
+        known += [(memory.name, memory.workspace) for memory in new_agents]
+        agents = {agent: None for agent, workspace in known if os.path.realpath(workspace) in workspaces}
+        if len(agents) == 1:
+            words["openclaw"] = [*words["openclaw"], "--agent", *agents]
+        elif len(known) > 1:
+            plan.remarks.append(
+                "OpenClaw runs in no project's folder: with several agents add --agent ID or --all-agents"
+            )
     waiting = waiting_events([agent.context for agent in invocation.settings.agents])
-    for name in names:
-        plan_server(name, folders.server_files[name], words, recorded, plan)
+    for name in words:
+        plan_server(name, folders.server_files[name], words[name], recorded, plan)
         if with_hooks and name in folders.hook_files:
             command = shlex.join(words_for_program(invocation, "hook", name))
             plan_hooks(name, folders.hook_files[name], command, waiting, recorded, plan)
-    programs = {PROGRAMS[name].memories for name in names}
-    memories = [memory for memory in machine.discover(folders, Path.cwd()).memories if memory.program in programs]
-    if new_agents := _new_agents(invocation, memories, plan):
+    if new_agents:
         plan_agents(new_agents, config_to_write(invocation.config, home=invocation.home), plan)
-    several = len(invocation.settings.agents) + len(new_agents) > 1
-    if "openclaw" in names and several and not {"--agent", "--all-agents"}.intersection(words):
-        plan.remarks.append("OpenClaw runs in no project's folder: with several agents add --agent ID or --all-agents")
     return plan
 
 

@@ -358,3 +358,12 @@ def test_a_server_that_does_not_answer_is_said_with_its_reason(machine: Machine)
     assert "lists no tools: recalld: no such home" in machine.connect("cursor", "--yes", code=1)
     machine.connect("--remove", "--yes")
     assert not (machine.user / ".cursor" / "mcp.json").exists()
+
+
+def test_openclaw_with_one_agent_gets_that_agent_beside_all_others(machine: Machine) -> None:
+    machine.write(".config/recalld/recalld.toml", f"[[agents]]\nid = 'notes'\nworkspace = '{machine.user}/notes'\n")
+    machine.write(".openclaw/openclaw.json", "{}")
+    machine.write(".openclaw/workspace/MEMORY.md", "# Memory\n")
+    machine.connect("openclaw", "--yes")
+    assert machine.json(".openclaw/openclaw.json")["mcp"]["servers"]["recalld"]["args"] == ["mcp", "--agent", "main"]
+    assert "add --agent" not in machine.connect("openclaw", "--yes")
