@@ -103,8 +103,8 @@ class Service:
             text = run_program(*self.status)
         except UserError:
             return "not loaded"
-        match = re.search(r"(?:ActiveState|^\s*state) ?= ?(.+)$", text, re.MULTILINE)
-        return match[1] if match else "unknown"
+        values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in text.splitlines())}
+        return values.get("ActiveState") or values.get("state") or "unknown"
 
     def start_sentence(self) -> str:
         """Return a sentence about when it starts."""

@@ -34,7 +34,7 @@ DEFECTS = (
     Defect(
         name="an agent's token that opens another agent's memory",
         file="memory/http/authorization.py",
-        right="if requested is not None and requested != owner:",
+        right="if requested is not None and requested != agent:",
         wrong="if False:",
         caught_by=("tests/integration/test_query_service.py", "-k", "token"),
     ),

@@ -34,12 +34,12 @@ METHODS = {
 
 #: Modules that make patterns out of data, and the reason why no text makes these slow.
 MADE_OF_DATA = {
-    "memory.context.flush": "a token of the settings, letter by letter",
     "memory.context.injection": "a trigger, letter by letter",
     "memory.redaction.credentials": "rules that are compiled on demand; redaction/test_laws.py measures them",
     "memory.redaction.tokens": "parts of a pattern that is measured here",
     "memory.redaction.user_patterns": "patterns of the settings, within a budget of time",
     "memory.transcripts.wrappers": "tables of formats, which are measured here",
+    "recalld.client.context": "a token of the settings, letter by letter",
     "recalld.hooks.installation": "the name of a program, looked for in the settings of that program",
     "schemas.globs": "globs of the settings, looked for in names of files",
     "schemas.settings.sync": "patterns of the settings, compiled only",

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from memory.service.agents import ServedAgents
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.quiet_health import QuietHealth
 from tests.waiting import wait_until
@@ -114,6 +115,5 @@ def test_a_backend_that_fails_makes_its_agent_not_ok(settings: Settings) -> None
     status = served.status(["main"], deep=False)
     served.close()
     assert not status.ok
-    assert [(one.code, one.params["reason"]) for one in status.agents[0].troubles] == [
-        ("backend_fails", "qmd.command is 3")
-    ]
+    troubles = {trouble.code: trouble.params.get("reason") for trouble in status.agents[0].troubles}
+    assert troubles[ConditionCode.BACKEND_FAILS] == "qmd.command is 3"
