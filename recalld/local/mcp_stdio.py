@@ -243,7 +243,10 @@ class HomeMemory(SearchableMemory):
             return Limits()
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
-        """Return the answer that `recalld search --json` prints. The first without a service says how to run it."""
+        """Return the answer that `recalld search --json` prints.
+
+        The first one to the owner's private session without a service says how to run it.
+        """
         is_first = self._memories.is_first()
         options = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
         options["all_agents"] = self._memories.all_agents
@@ -254,7 +257,8 @@ class HomeMemory(SearchableMemory):
         except RecalldError as error:
             return SearchAnswer(**unavailable(str(error)))
         searched = SearchAnswer.model_validate(answer)
-        if is_first and not self._memories.is_first() and not searched.degraded and searched.warning is None:
+        is_for_owner = request.session_key is None and not searched.degraded and searched.warning is None
+        if is_first and not self._memories.is_first() and is_for_owner:
             searched = searched.model_copy(update={"warning": invocation.to_type(_NO_SERVICE)})
         return searched
 

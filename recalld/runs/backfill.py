@@ -23,7 +23,7 @@ from memory.status.condition_texts import counted, text_of
 from producers.reconciler import AgentComparison
 from recalld.invocation import Invocation
 from recalld.runs.estimate import confirm_workspace, cost_body, cost_sentence, estimates
-from recalld.runs.outcome import Report
+from recalld.runs.outcome import OF_EMPTY_AGENTS, Report
 from recalld.runs.run import Run
 from recalld.runs.status import size
 from recalld.terminal_text import fields, printable_json, printable_name, reading
@@ -114,6 +114,8 @@ def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]
     outcome = replace(
         outcome, failed=failed, left=left, done=f"{done if total else 'no transcript had to be read'}; {in_all}"
     )
+    if outcome.condition is not None and outcome.condition.code in OF_EMPTY_AGENTS:
+        outcome = replace(outcome, condition=None)  # the user chose the transcripts, not the notes
     body = {
         "indexed": indexed,
         "failed": [{"path": key.path, "reason": reason} for key, reason in failed.items()],

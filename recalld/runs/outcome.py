@@ -26,8 +26,9 @@ from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexCounts
 
-#: Conditions of a run that did all it could.
-_NOT_OK = frozenset({ConditionCode.VECTORS_UNAVAILABLE, ConditionCode.NO_DOCUMENTS, ConditionCode.NOTES_NOT_TAKEN})
+#: Conditions of an agent without a document, and of every run that did all it could.
+OF_EMPTY_AGENTS = frozenset({ConditionCode.NO_DOCUMENTS, ConditionCode.NOTES_NOT_TAKEN})
+_NOT_OK = frozenset({ConditionCode.VECTORS_UNAVAILABLE, *OF_EMPTY_AGENTS})
 
 #: Documents that are not indexed and listed; the others are counted.
 _LISTED = 20

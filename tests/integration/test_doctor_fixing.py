@@ -177,17 +177,17 @@ def linked(commands: CommandLine) -> None:
         pytest.param(linked, "memory/projects is a symbolic link", id="a linked folder"),
         pytest.param(
             lambda commands: commands.configure(f'sessions = ["{commands.home}/nowhere"]'),
-            "nowhere is not there",
+            "nowhere does not exist",
             id="a sessions folder that is not there",
         ),
         pytest.param(
             lambda commands: commands.configure('model = "another"'),
-            "was made with other settings",
+            "was built with other settings",
             id="other settings",
         ),
         pytest.param(
             lambda commands: (commands.workspace / "memory" / "new.md").write_text("The heron sleeps.\n"),
-            "1 document missing in the index",
+            "1 document missing",
             id="a note that is not indexed",
         ),
     ],

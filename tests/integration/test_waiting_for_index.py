@@ -137,7 +137,7 @@ def test_what_changes_while_it_waits_does_not_keep_it(settings: Settings, side: 
         wait_until(waiting.came_back)
         assert side.queue.pending_set.pending("main").documents == 1
     assert waiting.line.shown[0].endswith("  waits for 1 document")
-    assert waiting.outcomes[0].condition is None
+    assert waiting.outcomes[0].condition.code == ConditionCode.NO_DOCUMENTS, "there is nothing else to say"
 
 
 def test_a_document_that_changes_again_and_again_does_not_keep_it(
