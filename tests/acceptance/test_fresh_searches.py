@@ -19,6 +19,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     workspace, sessions = folder / "workspace", folder / "sessions"
     (workspace / "memory").mkdir(parents=True)
     sessions.mkdir()
+    (workspace / "MEMORY.md").write_text("The first note.\n", encoding="utf-8")
     config = (
         f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\nsessions = ["{sessions}"]\n'
         "sync.watch_debounce_ms = 600000\nsync.sessions.quiet_seconds = 3600\n"
