@@ -14,6 +14,7 @@ import pytest
 from tests import npm
 from tests.daemon import clean_environment
 from tests.integration.test_real_claude import PACKAGE, model
+from tests.waiting import wait_until
 
 RECALLD = Path(sys.executable).with_name("recalld")
 
@@ -26,17 +27,17 @@ class User:
 
     def __init__(self, folder: Path, name: str, command: list[str]) -> None:
         self.folder, programs = folder / "user", folder / "bin"
-        for place in (self.folder / "one", self.folder / "two", self.folder / ".config" / "recalld", programs):
+        for place in (self.folder / "one", self.folder / "two", programs):
             place.mkdir(parents=True)
         (self.folder / "one" / "MEMORY.md").write_text("The gateway listens on port 7171.\n", "utf-8")
         (self.folder / "two" / "MEMORY.md").write_text("The harbour crane is called Basalt.\n", "utf-8")
         self.settings = self.folder / ".config" / "recalld" / "recalld.toml"
-        self.settings.write_text('provider = "stub" # mine\n', "utf-8")
         script = programs / name
         script.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
         script.chmod(0o755)
         paths = [str(programs), str(Path(command[0]).parent), os.environ["PATH"]]
-        self.environment = {**clean_environment(), "HOME": str(self.folder), "PATH": os.pathsep.join(paths)}
+        own = {"HOME": str(self.folder), "PATH": os.pathsep.join(paths), "RECALLD_PROVIDER": "stub"}
+        self.environment = {**clean_environment(), **own}
 
     def run(self, *command: str | Path, place: str = "", **variables: str) -> str:
         """Return the output of a command that must succeed."""
@@ -87,18 +88,26 @@ def test_claude_code_answers_from_memory_in_one_project_and_in_the_next(
 
         assert "no memory" in ask("one")
         assert "memory_search" in user.recalld("connect", "claude-code", "--yes")
-        user.recalld("index")
-        assert "7171" in ask("one")
-
-        ask("two")
-        user.recalld("connect", "claude-code", "--yes")
-        assert user.settings.read_text().startswith('provider = "stub" # mine\n')
-        user.recalld("index")
-        assert "Basalt" in ask("two")
-        assert "7171" in ask("one")
-        user.recalld("connect", "claude-code", "--all-agents", "--yes")
-        assert "7171" in ask("two")
+        user.recalld("up", "--detach", "--port", "0")
+        try:
+            wait_until(lambda: "7171" in ask("one"), timeout=120)
+            ask("two")
+            user.recalld("connect", "claude-code", "--yes")
+            assert user.settings.read_text().count("[[agents]]") == 2
+            wait_until(lambda: "Basalt" in ask("two"), timeout=120)
+            assert "7171" in ask("one")
+            user.recalld("stop")
+            assert "7171" in ask("one")
+            user.recalld("up", "--detach", "--port", "0")
+            user.recalld("connect", "claude-code", "--all-agents", "--yes")
+            assert "7171" in ask("two")
+        finally:
+            user.recalld("stop")
 
     user.recalld("connect", "--remove", "--yes")
     assert json.loads((user.folder / ".claude.json").read_text())["mcpServers"] == servers
     assert not (user.folder / ".claude" / "settings.json").exists()
+    user.recalld("uninstall", "--yes")
+    # Claude Code's own logs about its servers stay.
+    assert {path.name for path in user.folder.rglob("*recalld*")} <= {"mcp-logs-recalld"}
+    assert (user.folder / "one" / "MEMORY.md").exists()
