@@ -296,7 +296,9 @@ class EmbeddingServer(StubServer):
         super().__exit__()
 
     def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
-        if handler.command == "GET":  # a look if it answers, which embeds nothing
+        if handler.command == "GET" and "/" not in handler.path.strip(
+            "/"
+        ):  # a look if it answers, which embeds nothing
             handler.send_error(404)
             return
         with self._lock:
