@@ -75,7 +75,8 @@ def page(daemon: Daemon, folder: Path) -> None:
         view = browser.new_page(viewport=_SIZE, color_scheme="light")
         view.goto(f"http://127.0.0.1:{daemon.port()}/")
         view.wait_for_selector('#connection[data-kind="ok"]')
-        view.wait_for_timeout(3_000)
+        for loaded in ("#agents .facts", "#latest .documents li", "button.day"):
+            view.locator(loaded).first.wait_for()
         view.screenshot(path=str(folder / "page.png"))
 
 

@@ -232,7 +232,7 @@ def test_a_file_that_would_lose_something_is_left_alone_and_the_block_is_shown(
     machine.write(file, text)
     before = machine.files()
     said = machine.connect(program, "--yes", "--no-hooks", code=1)
-    assert machine.recalld in said.partition(f"By hand, add this to {machine.user / file}")[2]
+    assert machine.recalld in said.partition(f"{machine.user / file}:\n")[2]
     assert (machine.files(), machine.calls()) == (before, [])
 
 
@@ -248,15 +248,16 @@ def test_openclaw_is_to_name_an_agent_among_several(machine: Machine) -> None:
     agents = "".join(f"[[agents]]\nid = '{name}'\nworkspace = '{machine.user}/{name}'\n" for name in "ab")
     machine.write(".config/recalld/recalld.toml", agents)
     machine.write(".openclaw/openclaw.json", "{}")
-    assert "add --agent ID or --all-agents" in machine.connect("openclaw", "--yes")
-    assert "add --agent ID" not in machine.connect("openclaw", "--agent", "a", "--yes")
+    assert "--all-agents" in machine.connect("openclaw", "--yes")
+    assert "--all-agents" not in machine.connect("openclaw", "--agent", "a", "--yes")
     assert machine.json(".openclaw/openclaw.json")["mcp"]["servers"]["recalld"]["args"] == ["mcp", "--agent", "a"]
 
 
 def test_a_program_without_its_command_gets_the_lines_to_paste(machine: Machine) -> None:
     (machine.bin / "codex").unlink()
     said = machine.connect("codex", "--yes", "--no-hooks", code=1)
-    assert f'[mcp_servers.recalld]\ncommand = "{machine.recalld}"\nargs = ["mcp"]' in said
+    lines = said.partition("[mcp_servers.recalld]\n")[2].splitlines()[:2]
+    assert tomllib.loads("\n".join(lines)) == {"command": machine.recalld, "args": ["mcp"]}
 
 
 def test_an_entry_by_another_hand_stays(machine: Machine) -> None:
@@ -279,19 +280,20 @@ def test_an_entry_or_hook_that_was_changed_since_stays_at_removal(machine: Machi
     machine.write(".claude.json", "{}")
     before = machine.files()
     said = machine.connect("--remove", "--yes")
-    assert (said.count("was changed since, and stays"), said.count("is gone already")) == (2, 1)
+    assert (said.count("changed since"), said.count("gone already")) == (2, 1)
     after = machine.files()
     assert set(before) - set(after) == {".local/share/recalld/connections.json"}
     assert all(before[name] == content for name, content in after.items())
 
 
 def test_other_options_take_the_place_of_the_entry(machine: Machine, tmp_path: Path) -> None:
-    config = machine.write("mine.toml", "provider = 'none' # mine\n")
+    mine = "provider = 'none' # mine\n"
+    config = machine.write("mine.toml", mine)
     machine.project("alpha")
     options = ("--home", str(tmp_path / "home"), "--config", str(config))
     machine.connect("claude-code", "--yes", *options)
     assert machine.json(".claude.json")["mcpServers"]["recalld"]["args"] == ["mcp", *options]
-    assert config.read_text().startswith("provider = 'none' # mine\n\n# Claude Code in ")
+    assert config.read_text().startswith(f"{mine}\n# Claude Code")
     machine.connect("claude-code", "--agent", "alpha", "--yes", *options)
     assert machine.json(".claude.json")["mcpServers"]["recalld"]["args"][-2:] == ["--agent", "alpha"]
     assert (tmp_path / "home" / "connections.json").stat().st_mode & 0o777 == 0o600
@@ -307,8 +309,9 @@ def test_agents_that_are_there_stay_and_none_comes_twice(machine: Machine) -> No
     )
     machine.settings.parent.mkdir(parents=True)
     machine.settings.write_bytes(before.encode())
-    said = machine.connect("claude-code", "--yes")
-    assert f'agent b has {folders[1]} already; for its conversations give it sessions = ["' in said
+    said = machine.connect("claude-code", "--yes").splitlines()
+    [remark] = [line for line in said if f'sessions = ["{machine.user}/.claude/projects/-beta"]' in line]
+    assert {"b", str(folders[1])} <= set(remark.split())
     after = machine.settings.read_bytes().decode()
     assert after.startswith(before)
     assert {agent["id"] for agent in tomllib.loads(after)["agents"]} == {"alpha", "b", "c", "alpha-2", "delta"}
@@ -348,14 +351,14 @@ def test_a_file_that_another_program_changes_meanwhile_is_not_written(tmp_path: 
 def test_the_registered_command_is_the_real_server(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["pytest"])
     machine.write(".cursor/mcp.json", "{}")
-    assert "answers with memory_search, memory_get" in machine.connect("cursor", "--yes")
+    assert "memory_get" in machine.connect("cursor", "--yes")
     (command,) = {entry["command"] for entry in machine.json(".cursor/mcp.json")["mcpServers"].values()}
     assert Path(command) == Path(sys.executable).with_name("recalld")
 
 
 def test_a_server_that_does_not_answer_is_said_with_its_reason(machine: Machine) -> None:
     machine.script("recalld", "#!/bin/sh\necho 'recalld: no such home' >&2; exit 1")
-    assert "lists no tools: recalld: no such home" in machine.connect("cursor", "--yes", code=1)
+    assert "no such home" in machine.connect("cursor", "--yes", code=1)
     machine.connect("--remove", "--yes")
     assert not (machine.user / ".cursor" / "mcp.json").exists()
 

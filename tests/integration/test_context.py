@@ -216,8 +216,9 @@ def test_a_conversation_repeats_nothing_until_it_is_compacted(client: httpx.Clie
         conversation = Conversation(memory, "program", window_tokens=100_000, projects=["github.com/acme/shop"])
         begun = conversation.begin()
         assert "Use pnpm" in begun
-        assert "port 7171" in conversation.before_prompt("deploy: which port does the gateway have?")
-        assert conversation.before_prompt("deploy: which port does the gateway have?") == ""
+        question = "deploy: which port does the gateway have?"
+        assert "port 7171" in conversation.before_prompt(question)
+        assert conversation.before_prompt(question) == ""
         assert not conversation.flush_plan(10_000)["due"]
         plan = conversation.flush_plan(90_000)
         assert plan["due"]

@@ -16,11 +16,13 @@ from schemas.documents import DocumentKey, FileStat
 from schemas.settings import Settings
 from tests.serving import running
 from tests.storing import document
-from tests.transcript_files import message_line
+from tests.transcript_files import UNSAID, message_line
 from tests.written_index import with_agent, with_agents, write_index
 
 DAY = datetime(2026, 2, 3, 12, tzinfo=UTC).timestamp()
 TALK = DocumentKey("sessions", "sessions/0a-1.jsonl")
+NOTES = ("2026-02-03.md", "2026-02-04.md", "topics/deep/a.md")
+TITLE, RESUME = f"{UNSAID} · 2026-02-03 · Hello", f"cd /srv/u/{UNSAID} && claude --resume 0a-1"
 
 
 def got(client: httpx.Client, view: str, **parameters: Any) -> dict[str, Any]:
@@ -37,10 +39,10 @@ def talking(settings: Settings, workspace: Path, tmp_path: Path) -> Settings:
     sessions = tmp_path / "sessions"
     (workspace / "memory" / "topics" / "deep").mkdir(parents=True)
     sessions.mkdir()
-    for name in ("2026-02-03.md", "2026-02-04.md", "topics/deep/a.md"):
+    for name in NOTES:
         (workspace / "memory" / name).write_text(f"# About {name}\n\nWords.\n", "utf-8")
     settings = with_agent(settings, sessions=[str(sessions)])
-    words = ["The key is ghp_" + "a1B2" * 9, *[f"Turn {number}" for number in range(2, 101)]]
+    words = ["ghp_" + "a1B2" * 9, *[f"Turn {number}" for number in range(2, 101)]]
     lines = [message_line("claude-code", "user" if at % 2 == 0 else "assistant", text) for at, text in enumerate(words)]
     write_index(with_agent(settings, sources=["memory"])).close()
     file = sessions / "0a-1.jsonl"
@@ -61,19 +63,14 @@ def with_talk(store: Store, file: Path) -> None:
 def test_documents_come_newest_first_with_titles_and_by_day(talking: Settings) -> None:
     with running(talking) as client:
         latest = got(client, "/v1/documents")["documents"]
-        assert {one["title"] for one in latest} == {
-            "About 2026-02-03.md",
-            "About 2026-02-04.md",
-            "About topics/deep/a.md",
-            "unsaidword · 2026-02-03 · Hello",
-        }
+        assert {one["title"] for one in latest} == {TITLE, *(f"About {name}" for name in NOTES)}
         assert latest[-1] == {
             "agent": "main",
             "source": "sessions",
             "path": TALK.path,
             "changedAt": DAY,
-            "title": "unsaidword · 2026-02-03 · Hello",
-            "resume": "cd /srv/u/unsaidword && claude --resume 0a-1",
+            "title": TITLE,
+            "resume": RESUME,
         }
         [note] = got(client, "/v1/documents", day="2026-02-03", source="memory")["documents"]
         assert (note["path"], note["words"]) == ("memory/2026-02-03.md", "Words.")
@@ -126,12 +123,9 @@ def test_an_agents_token_shows_its_own_documents_alone(settings: Settings) -> No
 def test_turns_come_in_pages_around_a_line_without_secrets(talking: Settings) -> None:
     with running(talking) as client:
         first = got(client, "/v1/turns", path=TALK.path)
-        assert (first["turns"][0]["speaker"], first["turns"][0]["text"]) == (
-            "User",
-            "The key is [redacted:github-token]",
-        )
+        assert (first["turns"][0]["speaker"], first["turns"][0]["text"]) == ("User", "[redacted:github-token]")
         assert (len(first["turns"]), first["earlier"], first["nextFrom"]) == (40, False, 41)
-        assert first["resume"] == "cd /srv/u/unsaidword && claude --resume 0a-1"
+        assert first["resume"] == RESUME
         around = got(client, "/v1/turns", path=TALK.path, line=98, before=2, count=40)
         assert [turn["line"] for turn in around["turns"]] == [96, 97, 98, 99, 100]
         assert (around["earlier"], "nextFrom" in around) == (True, False)

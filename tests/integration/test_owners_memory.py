@@ -27,7 +27,7 @@ QUESTION = "which port does the gateway use"
 @pytest.fixture
 def several(commands: CommandLine, workspace: Path, server: EmbeddingServer) -> CommandLine:
     """The indexes of main, ada, bob and one agent that is switched off; nothing runs."""
-    notes = {"ada": "The gateway listens on port 7373.\n", "bob": "The dentist is on Friday.\n", "off": "Port 1.\n"}
+    notes = {"ada": "The gateway listens on port 7373.\n", "bob": "Dentist on Friday.\n", "off": "Port 1.\n"}
     for agent, text in notes.items():
         folder = workspace.parent / agent
         folder.mkdir()
@@ -70,13 +70,13 @@ def test_a_search_of_all_agents_pays_for_one_vector_with_and_without_a_service(
         assert places(search(client, QUESTION, minScore=0)) == places(alone)
         assert len(search(client, QUESTION, minScore=0, maxResults=1)["results"]) == 1
         narrowed = several.json("search", QUESTION, "--min-score", "0", "--agent", "bob")
-        assert [hit["snippet"] for hit in narrowed["results"]] == ["The dentist is on Friday."]
+        assert [hit["snippet"] for hit in narrowed["results"]] == ["Dentist on Friday."]
         assert several.say("search", QUESTION).startswith("ada  ")
         assert several.json("get", "USER.md")["agent"] == "main"
         code, _, err = several.run("get", "MEMORY.md")
         assert (code, "main, ada, bob" in err) == (3, True)
         code, _, err = several.run("context", "list")
-        assert (code, "say which with --agent" in err) == (2, True)
+        assert (code, "--agent" in err) == (2, True)
         _, out, _ = several.run("status")
         assert all(name in out for name in ("main", "ada", "bob"))
 
@@ -138,7 +138,8 @@ def test_the_command_prints_the_link_of_a_proven_service_and_no_log_has_it(two_a
     config, printed = tmp_path / "recalld.toml", tmp_path / "printed"
     config.write_text("\n".join(['provider = "stub"', "service.port = 0", *agents]), "utf-8")
     command = [sys.executable, "-m", "recalld", "--config", str(config), "--home", str(two_agents.home), "serve"]
-    assert recalld("open", "--print", home=two_agents.home).stderr.startswith("recalld: recalld does not run")
+    closed = recalld("open", "--print", home=two_agents.home)
+    assert (closed.returncode, closed.stdout, "recalld up " in closed.stderr) == (1, "", True)
     with printed.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         wait_until(lambda: Client.at_home(two_agents.home))
         link = recalld("open", "--print", home=two_agents.home).stdout.strip()

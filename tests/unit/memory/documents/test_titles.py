@@ -12,10 +12,11 @@ from schemas.documents import DocumentKey
 from schemas.search import SearchRequest, SearchResult
 from schemas.settings import Settings
 from tests.storing import document
-from tests.transcript_files import message_line, transcript
+from tests.transcript_files import UNSAID, message_line, transcript
 from tests.written_index import searching, with_agent, write_index
 
 TALK = "[2026-02-03 09:00] User: Why does the **gateway**\nrestart?\n[2026-02-03 09:01] Assistant: It is full."
+WORDS = "2026-02-03 · Why does the gateway restart?"
 
 
 @pytest.mark.parametrize(
@@ -41,9 +42,7 @@ def test_a_notes_title_is_its_heading_its_first_words_or_its_name(text: str, tit
 
 def test_a_conversations_title_is_its_project_its_day_and_its_first_words() -> None:
     head = SessionHead("claude-code", "/srv/my shop")
-    assert session_title("sessions/a.jsonl", TALK, head, agent="main").text == (
-        "my shop · 2026-02-03 · Why does the gateway restart?"
-    )
+    assert session_title("sessions/a.jsonl", TALK, head, agent="main").text == f"my shop · {WORDS}"
     assert session_title("sessions/a.jsonl", "User: hello", None, agent="main").text == "main · hello"
 
 
@@ -113,9 +112,9 @@ def test_results_carry_titles_and_only_the_owner_gets_folder_and_command(setting
             [result] = memory.search(SearchRequest(query="gateway restart", session_key=session_key)).results
             return result
 
-    words = "2026-02-03 · Why does the gateway restart?"
-    assert (found().title, found().resume) == (f"unsaidword · {words}", "cd /srv/u/unsaidword && claude --resume 0a-1")
+    command = f"cd /srv/u/{UNSAID} && claude --resume 0a-1"
+    assert (found().title, found().resume) == (f"{UNSAID} · {WORDS}", command)
     stranger = found("agent:main:telegram:group:42")
-    assert (stranger.title, stranger.resume) == (f"main · {words}", None)
+    assert (stranger.title, stranger.resume) == (f"main · {WORDS}", None)
     talk.unlink()
-    assert (found().title, found().resume) == (f"main · {words}", None)
+    assert (found().title, found().resume) == (f"main · {WORDS}", None)

@@ -72,7 +72,7 @@ def test_the_owners_token_opens_every_agent_and_is_readable_by_its_user_alone(tm
     assert gate.visible(owner) == gate.measurable(owner) == ("ada", "bob")
     assert denied(gate, owner, "carl").status == 404
     assert denied(gate, owner, None).status == 400
-    assert gate.agent_or_all("Bearer token-of-ada", None) == "ada"
+    assert gate.agent_or_all(f"Bearer {TOKENS['ada']}", None) == "ada"
     assert denied(gate, "Bearer ", None).status == 401
 
 

@@ -79,7 +79,7 @@ def test_a_remembered_agent_gives_its_name_to_one_of_the_settings(home: Home) ->
     call = home.call()
     assert home.agents() == {"main": "openclaw", "sample": "sample"}
     [remark] = call.loaded.remarks
-    assert "is agent sample now" in remark
+    assert "agent sample " in remark
     assert home.name("sample") == "sample"
     assert home.call().loaded.remarks == ()
     assert home.agents() == {"main": "openclaw", "sample": "sample"}
