@@ -131,6 +131,7 @@ class Machine:
                 "PATH": f"{program.parent}:{os.environ['PATH']}",
                 "RECALLD_HOME": str(folder / "home"),
                 "RECALLD_SERVICE__PORT": "0",
+                "COLUMNS": "100",
             }
         )
         self.up: subprocess.Popen[str] | None = None
