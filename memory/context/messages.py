@@ -33,7 +33,7 @@ _RESULT_KEYS = {
     "custom_tool_call_output": ("call_id", "output"),
 }
 
-#: Keys whose values take no place worth counting.
+#: Keys that `characters` ignores.
 _NAMES = frozenset({"type", "role", "id", "status", *(key for key, _ in _RESULT_KEYS.values())})
 
 

@@ -211,8 +211,8 @@ _CHANGE_BITS = -3
 
 _PIECE = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
-#: Bits from which letters are taken for random, by what speaks for words otherwise. Of 12 random letters of both cases
-#: 99.5 % have fewer than the first, 95 % fewer than the second; of the identifiers of programs 1 % and 0.2 %.
+#: Scores (bits) below which letters count as random; the second where the context suggests words. Of 12 random letters
+#: of both cases 99.5 % have fewer than the first, 95 % fewer than the second; of identifiers 1 % and 0.2 %.
 RANDOM_BITS = -5
 SURELY_RANDOM_BITS = -11
 

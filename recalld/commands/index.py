@@ -67,7 +67,7 @@ def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, *
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @workspace_option
-@click.option("--format", type=click.Choice(_FORMATS), help="How the lines are to be read; found out by itself else.")
+@click.option("--format", type=click.Choice(_FORMATS), help="Format of the lines. [detected]")
 @click.option("--since", type=_DAYS, metavar="DATE", help="Only transcripts written to on that day or later.")
 @click.option("--until", type=_DAYS, metavar="DATE", help="Only transcripts last written to before that day.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")

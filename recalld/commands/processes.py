@@ -136,7 +136,7 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
 @click.option("--all-agents", is_flag=True, help="Serve the memory of all agents; results name their agent.")
 @pass_invocation
 def mcp(invocation: Invocation, *, session_key: str | None, all_agents: bool) -> None:
-    """Serve the memory tools by the Model Context Protocol, on standard input and output.
+    """Serve the memory tools over MCP, on standard input and output.
 
     Asks the running service; when none runs, reads the index and embeds the queries itself. Without --agent, the folder
     that the program has open chooses among several agents. Ends when standard input ends.
