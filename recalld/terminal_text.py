@@ -165,13 +165,13 @@ def pace(done: float, *, left: float, unit: str, seconds: float) -> str:
     return f"{rate:,.{0 if rate >= 10 else 1}f} {unit}/s, about {duration(max(1.0, left / rate))} left"
 
 
-def reading(documents: Collection[T]) -> Iterator[T]:
+def reading(documents: Collection[T], *, unit: str = "documents") -> Iterator[T]:
     """Yield documents that are read one after the other, with a line of progress on standard error."""
     line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
     for number, document in enumerate(documents):
         if line.due:
             count = len(documents)
-            line.draw(f"reading {number:,} of {count:,} documents", amount=(number, count, "documents"))
+            line.draw(f"reading {number:,} of {count:,} {unit}", amount=(number, count, unit))
         yield document
     line.end()
 

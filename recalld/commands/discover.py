@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from recalld.settings.load import config_to_write, program_folders
 from recalld.settings.places import absolute
 from recalld.settings.replacement import kept_in, replace_file
 from recalld.settings.workspaces import remembered_workspaces
-from recalld.terminal_text import fields, print_answer, printable_name
+from recalld.terminal_text import fields, print_answer, printable_name, reading
 from schemas.errors import UserError
 
 #: The value of --write without a FILE.
@@ -80,7 +81,8 @@ def discover(
     folders = [Path(absolute(path)) for path in paths]
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
         raise UserError(f"there is no folder {', '.join(missing)}; correct the path", exit_code=2)
-    discovery = machine.discover(program_folders(), Path.cwd(), more_folders=folders)
+    counting = partial(reading, unit="memories")
+    discovery = machine.discover(program_folders(), Path.cwd(), more_folders=folders, counting=counting)
     by_folder = {memory.workspace.resolve(): memory.name for memory in reversed(discovery.memories)}
     picked_names = [name for name in picked_names if name not in paths] + [
         by_folder[folder.resolve()] for folder in folders

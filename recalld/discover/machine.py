@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -47,10 +47,12 @@ def discover(
     *,
     more_folders: Sequence[Path] = (),
     seconds: float = COUNTING_SECONDS,
+    counting: Callable[[Collection[DiscoveredMemory]], Iterable[DiscoveredMemory]] = iter,
 ) -> Discovery:
     """Return every memory of the machine, named by agents' ids, with those around `current_folder`.
 
-    `more_folders` are among them, each with all its notes unless it has the layout of a memory.
+    `more_folders` are among them, each with all its notes unless it has the layout of a memory. `counting` yields the
+    memories one after the other, while the files of each are counted, and may show how far that is.
 
     A folder of notes that is the workspace of an agent, or that several programs know, is listed once. A coding agent
     works in all of a vault, so its workspace gets all notes of that vault; OpenClaw's settings name the notes of its
@@ -64,7 +66,7 @@ def discover(
     vaults = {os.path.realpath(memory.workspace) for memory in memories if memory.program == "obsidian"}
     workspaces: set[str] = set()
     listed = []
-    for memory in memories:
+    for memory in counting(memories):
         workspace, settings = os.path.realpath(memory.workspace), memory.settings
         if memory.program in _OF_FOLDERS and workspace in workspaces:
             continue
