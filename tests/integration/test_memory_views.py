@@ -1,4 +1,4 @@
-"""What the page opens on, over HTTP: documents, their tree, days, and turns of conversations."""
+"""Views of the page over HTTP: documents, their tree, days, and turns of conversations."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_no_route_changes_an_index_or_a_cache_or_waits_for_its_lock(
             for method in operations:
                 body = REQUESTS.get(route, {})
                 sent = {"json": body} if method == "post" else {"params": body}
-                # A link that nobody made opens no session.
+                # An unknown link opens no session.
                 assert client.request(method, route, **sent).status_code in {200, 503, 401}, route
         near = client.post("/v1/context/prompt", json=REQUESTS["/v1/context/prompt"]).json()
         cached = client.get("/v1/status").json()["cache"].get("entries", 0)
