@@ -53,6 +53,7 @@ def test_commands_mcp_and_hooks_work_there(project: Path, home: Path, program: l
     assert connected(server, search) == "memory/friday.md"
 
 
+@pytest.mark.long
 def test_the_daemon_its_children_and_the_unpacking_of_its_model_work_there(project: Path, home: Path) -> None:
     with Daemon(home, project, provider="local", environment={"PYTHONPATH": "."}, folder=project) as daemon:
         wait_until(lambda: daemon.found("dentist appointment", "memory/friday.md"))

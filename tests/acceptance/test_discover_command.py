@@ -105,6 +105,7 @@ def test_discover_write_disconnects_no_workspace_that_was_there(user: User) -> N
     assert "bread.md" not in user.run("search", "--agent", "main", "sourdough").stdout
 
 
+@pytest.mark.long
 def test_a_folder_is_discovered_by_its_path(user: User) -> None:
     user.write("notes/bread.md", "The sourdough rises for twelve hours.\n")
     assert user.run("index", "--workspace", "notes").returncode == 0

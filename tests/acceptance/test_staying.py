@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.daemon import REPOSITORY, processes_of, recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
@@ -66,6 +68,7 @@ def test_up_without_a_terminal_is_ready_when_it_returns_and_stops(home: Path, wo
         assert [text for request in server.log[paid:] for text in request.inputs] == ["reeds"]
 
 
+@pytest.mark.long
 def test_a_stop_while_something_is_indexed_finishes_it(home: Path, workspace: Path) -> None:
     (workspace / "MEMORY.md").write_text("The heron stands in the reeds.\n")
     with EmbeddingServer() as server:

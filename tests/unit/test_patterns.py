@@ -35,6 +35,9 @@ PARTS = (
     *PACKAGES,
 )
 
+#: Parts whose patterns take a minute.
+LONG_PARTS = ("memory.redaction.assignments",)
+
 #: Methods of a pattern, by the one that is tried for them: some go over a whole text.
 METHODS = {
     "search": "search",
@@ -202,7 +205,9 @@ def _without_collections() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=pytest.mark.long) if part in LONG_PARTS else part for part in PARTS]
+)
 def test_a_pattern_takes_time_linear_in_its_text(part: str) -> None:
     parts = {use: next(part for part in PARTS if f"{use.place}.".startswith(f"{part}.")) for use in uses()}
     slow = [(use.place, slow_text(use)) for use in uses() if parts[use] == part]

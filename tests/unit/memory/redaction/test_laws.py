@@ -142,6 +142,7 @@ WORST_PIECES = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece", WORST_PIECES, ids=lambda piece: repr(piece[:40]))
 def test_twice_the_worst_input_takes_at_most_about_twice_as_long(piece: str) -> None:
     short, long = (piece * (size // len(piece)) for size in (400_000, 800_000))
