@@ -54,7 +54,7 @@ def unwell(daemon: Daemon) -> list[dict[str, Any]]:
 def mode_when_told(daemon: Daemon, pid: int) -> str | None:
     """Return the mode of a search that tells of the stopped process. Searches keep what they know for seconds."""
     found = json.loads(daemon.run("search", "gateway", "--json").stdout)
-    told = any(f"process {pid} is stopped" in reason for reason in found["degraded"])
+    told = any(f"process {pid} is suspended" in reason for reason in found["degraded"])
     return str(found["mode"]) if told else None
 
 
@@ -70,7 +70,7 @@ def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemo
     with stopped(pid):
         [trouble] = wait_until(lambda: unwell(daemon), what="status tells")
         assert trouble["part"] == name
-        assert f"process {pid} is stopped" in trouble["message"]
+        assert f"process {pid} is suspended" in trouble["message"]
         told = daemon.run("status")
         assert told.returncode == 4
         assert "not ok" in told.stdout
@@ -93,7 +93,7 @@ def test_a_frozen_broker_and_a_frozen_supervisor_are_told_and_over_when_they_go_
     assert daemon.process is not None
     for name, pid, words in (
         ("broker", daemon.broker_pid(), "does not answer"),
-        ("up", daemon.process.pid, "what dies is not started again"),
+        ("up", daemon.process.pid, "no other process is restarted"),
     ):
         with stopped(pid):
             wait_until(lambda words=words: words in daemon.run("status").stdout)  # type: ignore[misc]

@@ -43,5 +43,5 @@ def test_status_makes_no_home(home: Path, workspace: Path) -> None:
     assert recalld("status", "--agent", "main", home=home).returncode == 2
     config = home.parent / "settings.toml"
     config.write_text(f'provider = "none"\n[[agents]]\nid = "main"\nworkspace = "{workspace}"\n', "utf-8")
-    assert recalld("status", "--config", str(config), home=home).returncode == 0
+    assert recalld("status", "--config", str(config), home=home).returncode == 4, "there is no document yet"
     assert not home.exists()
