@@ -19,7 +19,7 @@ from memory.backends.registry import MakeBackend, backend_maker
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import ASKING, PatternTooCostly, redactor_for
 from memory.search.answers import citation_of
-from memory.search.ranking.terms import sought
+from memory.search.ranking.query import sought
 from memory.search.scope import Session, allows, is_cited, session_of, withheld_from
 from memory.search.searchable import LEAST_CHARACTERS, SearchableMemory, footer, injected, unavailable, with_corpora
 from schemas.conditions import ConditionCode

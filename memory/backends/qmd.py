@@ -27,7 +27,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.redaction import redactor_for
 from memory.search.freshness import DEFAULT_WAIT_MS, Moment, pending_state
 from memory.search.get import LONGEST_LINE_BYTES, message_texts
-from memory.search.ranking.terms import searched_query
+from memory.search.ranking.query import searched_query
 from memory.search.scope import session_of, withheld_from
 from memory.status.condition_texts import text_of
 from schemas.conditions import Condition, ConditionCode

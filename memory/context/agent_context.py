@@ -34,8 +34,8 @@ from memory.redaction import ASKING, PatternTooCostly, redaction_facts, redactor
 from memory.search.answers import passages_of
 from memory.search.manager import SearchManager
 from memory.search.query_vectors import QueryVectors
+from memory.search.ranking.query import SEARCHED_CHARACTERS, searched_query, sought
 from memory.search.ranking.ranker import SearchParameters, ranked
-from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query, sought
 from memory.search.retrieval import Retrieval
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.searchable import SearchableMemory

@@ -21,7 +21,8 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.note_facts import noted_sessions
 from memory.documents.roots import is_note_name, session_id
 from memory.search.ranking import fusion
-from memory.search.ranking.terms import exact_pieces, fold, sought
+from memory.search.ranking.exact_matches import exact_pieces
+from memory.search.ranking.query import fold, sought
 from memory.search.searchable import SearchableMemory, injected
 from memory.store.reader import Vector
 from memory.transcripts.transcript_format import ContextKind, tagged

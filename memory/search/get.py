@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from memory.chunking.text_cuts import cut_at_or_before
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.index.fingerprint import redaction_of
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, redaction_facts, redactor_for
-from memory.search.ranking.terms import cut_at_or_before
 from memory.search.scope import resolve_for, session_of
 from memory.store.sqlite.reader import StoreReader
 from schemas.documents import DocumentKey

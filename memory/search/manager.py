@@ -23,8 +23,8 @@ from memory.search.answers import CachedAnswer, Passage, Question, passages_of, 
 from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, Moment, on_thread, pending_state
 from memory.search.get import late_redactor, read
 from memory.search.query_vectors import Unavailable
+from memory.search.ranking.query import searched_query
 from memory.search.ranking.ranker import SearchParameters
-from memory.search.ranking.terms import searched_query
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.retrieval import Candidates, QuerySide, Retrieval, by_keywords, retrieve
 from memory.search.scope import Session, Withheld, allows, is_cited, session_of, withheld_from

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from memory.search.ranking.exact_matches import file_names
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import comparable_texts, repeats
+from memory.search.ranking.query import sought
 from memory.search.ranking.ranker import Copies, Ranked, SearchParameters, ranked, with_falling_scores
-from memory.search.ranking.terms import file_names, sought
 from memory.status.condition_texts import text_of
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, Vector

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from math import inf
 from typing import Any, TypeVar
 
-from memory.search.ranking.terms import cut_at_or_before
+from memory.chunking.text_cuts import cut_at_or_before
 from schemas.documents import SESSIONS_SOURCE
 from schemas.search import Corpus, CorpusOutcome, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Limits

@@ -29,7 +29,7 @@ from memory.context.injection import InjectedSessions
 from memory.http.authorization import AccessDenied, Authorizer, OneTimeLinks
 from memory.http.origin_guard import OriginGuard
 from memory.http.refusals import install, refusals
-from memory.search.ranking.terms import sought
+from memory.search.ranking.query import sought
 from memory.search.searchable import SearchableMemory
 from memory.search.tool_definitions import TOOLS, ToolArgumentsRefused, call_tool
 from memory.service import overview

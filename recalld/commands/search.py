@@ -108,8 +108,8 @@ def _place(result: Mapping[str, Any]) -> str:
 
 def _short_results(results: Sequence[Mapping[str, Any]], query: str) -> Iterator[str]:
     """Yield two lines for each result, which fit into the terminal: name and place, then the best sentence."""
+    from memory.search.ranking.query import sought
     from memory.search.ranking.snippets import best_sentence, columns_of, shortened
-    from memory.search.ranking.terms import sought
 
     columns, terms = shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns, sought(query)
     for result in results:

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.search.ranking.terms import SEARCHED_CHARACTERS
+from memory.search.ranking.query import SEARCHED_CHARACTERS
 from schemas.settings import Settings
 from tests.serving import running
 from tests.waiting import wait_until

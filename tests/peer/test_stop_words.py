@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory.chunking.segmenting import query_terms
-from memory.search.ranking.terms import sought
+from memory.search.ranking.query import sought
 
 
 def words(query: str) -> list[str]:

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from memory.chunking.text_cuts import splits_word
+from memory.search.ranking.query import fold
 from memory.search.ranking.snippets import make_snippet
-from memory.search.ranking.terms import fold, splits_word
 from memory.store.reader import ChunkRow
 
 #: A chunk is dropped when this share of the shorter of the two is text of the better one, too.

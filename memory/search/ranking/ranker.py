@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.dates import dates_in
 from memory.chunking.segmenting import index_title
+from memory.search.ranking.coverage import coverage_of, rare_words
+from memory.search.ranking.exact_matches import exact_pieces
 from memory.search.ranking.fusion import (
     CROWD,
     Evidence,
@@ -21,8 +23,8 @@ from memory.search.ranking.fusion import (
     scores,
 )
 from memory.search.ranking.overlap import comparable_texts, repeats
+from memory.search.ranking.query import fold, sought
 from memory.search.ranking.rerank import Scored, aged, varied_hits
-from memory.search.ranking.terms import coverage_of, exact_pieces, fold, rare_words, sought
 from memory.store.reader import ChunkRow, TermCounts
 from memory.store.sqlite.reader import StoreReader
 from schemas.documents import DocumentKey

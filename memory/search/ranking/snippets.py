@@ -9,7 +9,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from memory.search.ranking.terms import cut_at_or_after, cut_at_or_before, fold, splits_character, splits_word
+from memory.chunking.text_cuts import cut_at_or_after, cut_at_or_before, splits_character, splits_word
+from memory.search.ranking.query import fold
 
 #: Matches that are compared, at most; a chunk that repeats a word is not worth more time.
 _MAX_MATCHES = 512

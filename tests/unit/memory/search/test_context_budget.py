@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.terms import splits_character, splits_word
+from memory.chunking.text_cuts import splits_character, splits_word
 from memory.search.searchable import footer, injected
 from schemas.search import SearchResult
 

@@ -15,7 +15,7 @@ from memory.search.answers import passages_of
 from memory.search.get import lines_of
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import repeats
-from memory.search.ranking.terms import sought
+from memory.search.ranking.query import sought
 from memory.search.retrieval import Retrieval
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey

@@ -8,7 +8,7 @@ import pytest
 
 from memory.redaction import redact
 from memory.search.manager import SearchManager
-from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query
+from memory.search.ranking.query import SEARCHED_CHARACTERS, searched_query
 from schemas.conditions import ConditionCode
 from schemas.search import SearchRequest
 from schemas.settings import Settings

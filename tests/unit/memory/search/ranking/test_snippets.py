@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from memory.chunking.text_cuts import splits_character, splits_word
+from memory.search.ranking.query import sought
 from memory.search.ranking.snippets import best_sentence, columns_of, make_snippet
-from memory.search.ranking.terms import sought, splits_character, splits_word
 
 PIECES = st.sampled_from(
     [

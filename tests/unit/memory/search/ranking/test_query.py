@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.terms import coverage_of, fold, sought
+from memory.search.ranking.coverage import coverage_of
+from memory.search.ranking.query import fold, sought
 from memory.store.reader import TermCounts
 
 

@@ -1,0 +1,111 @@
+"""Query of a search: the part of it that is searched, and its pieces to look for in texts as people wrote them. Pure.
+
+The terms are those of the full-text index (`memory.chunking.segmenting`). Snippets and coverage look for them as
+substrings: words by their stem, runs of CJK by their bigrams.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from memory.chunking.segmenting import QueryTerm, query_terms
+from memory.chunking.text_cuts import cut_at_or_before
+from schemas.conditions import Condition, ConditionCode
+
+#: Characters of a query that are searched. Keywords come from far fewer
+#: (`memory.chunking.segmenting.MAX_QUERY_TERMS`), and embedding this many takes a local model some 70 ms, ten times as
+#: long as the rest of a search.
+SEARCHED_CHARACTERS = 2_000
+
+#: A longer word is no word, and may be cut.
+_LONGEST_WORD = 256
+
+#: Characters of a query that are redacted: more than are searched, so that a secret at the end of those is whole.
+_REDACTED_CHARACTERS = 2 * SEARCHED_CHARACTERS
+
+#: Full-width ASCII is written with these; one character each way, so positions stay true.
+_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
+_WIDE = re.compile("[\uff01-\uff5e\u3000]")
+
+#: Latin letters with accents, which the full-text index ignores, too.
+_PLAIN = {
+    code: plain
+    for code in range(0xC0, 0x250)
+    if (plain := unicodedata.normalize("NFD", chr(code))[0]).isascii() and plain.isalpha()
+}
+_ACCENTED = re.compile("[\u00c0-\u024f]")
+
+#: Words longer than this are looked for without their last letters: a cheap stem.
+_STEM_FROM = 6
+
+
+def fold(text: str) -> str:
+    """Return the text in lower case, in narrow forms and without accents, every character at its place."""
+    if text.isascii():
+        return text.lower()
+    # Translation is slow, and few texts need it.
+    narrow = text.translate(_NARROW) if _WIDE.search(text) else text
+    narrow = narrow.translate(_PLAIN) if _ACCENTED.search(narrow) else narrow
+    lower = narrow.lower()
+    if len(lower) == len(text):
+        return lower
+    return "".join(low if len(low := character.lower()) == 1 else character for character in narrow)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedQuery:
+    """Text that is searched. `cut` is the condition of a longer query, else None."""
+
+    text: str
+    cut: Condition | None
+
+
+def searched_query(query: str, redact: Callable[[str], str]) -> SearchedQuery:
+    """Return the searched beginning of a query, without its secrets.
+
+    A user who pastes a whole log gets an answer to its beginning, at the price of a short question.
+    """
+    query = query.strip()
+    looked_through = query
+    if len(query) > _REDACTED_CHARACTERS:
+        looked_through = _beginning(query, _REDACTED_CHARACTERS)
+    text = redact(looked_through)
+    if len(text) > SEARCHED_CHARACTERS:
+        text = _beginning(text, SEARCHED_CHARACTERS)
+    elif looked_through is query:
+        return SearchedQuery(text, None)
+    cut = Condition(ConditionCode.QUERY_CUT, params={"characters": len(query), "searched": len(text)})
+    return SearchedQuery(text, cut)
+
+
+def _beginning(text: str, length: int) -> str:
+    return text[: cut_at_or_before(text, length, lowest=length - _LONGEST_WORD)]
+
+
+# One search calls it several times.
+@lru_cache(maxsize=64)
+def sought(query: str) -> tuple[str, ...]:
+    """Return the distinct pieces to look for, folded, at most 96. Empty for a query without a letter or digit.
+
+    A phrase of Chinese, Japanese or Korean is represented by its pairs of characters.
+    """
+    return tuple(dict.fromkeys(stem(fold(term.typed)) for term in single_terms(query)))
+
+
+def single_terms(query: str) -> Iterator[QueryTerm]:
+    """Return the query's terms without phrases: pairs of characters represent a phrase of CJK."""
+    return (term for term in query_terms(query) if " " not in term.text)
+
+
+def stem(word: str) -> str:
+    """Drop the English ending of a word, keeping at least four letters."""
+    if not word.isalpha() or len(word) < _STEM_FROM:
+        return word[:-1] if len(word) > 4 and word.isalpha() and word.endswith("s") else word
+    for ending in ("ations", "ation", "ingly", "ings", "edly", "ing", "ies", "ied", "es", "ed", "ly", "s", "e", "y"):
+        if word.endswith(ending) and len(word) - len(ending) >= 4:
+            return word[: -len(ending)]
+    return word
