@@ -18,6 +18,7 @@ from typing import Any
 
 from memory.chunking.chunker import SLACK_TOKENS, Chunk, Piece, chunk_text, text_hash
 from memory.chunking.lines import weigh
+from memory.transcripts.transcript_format import AGENT, ASSISTANT, SUBAGENT, USER
 
 #: Weight of the line end between two messages, in eighths of tokens (see `memory.chunking.lines.weigh`).
 _JOINT = 2
@@ -47,6 +48,31 @@ def label(speaker: str, said_at: float | None) -> str:
     if said_at is None:
         return f"{speaker}: "
     return f"[{datetime.fromtimestamp(said_at, UTC):%Y-%m-%d %H:%M}] {speaker}: "
+
+
+_TIMED_LABEL = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d\] ([^\n:]{1,80}): ", re.MULTILINE)
+_LABEL = re.compile(rf"^({USER}|{ASSISTANT}|{AGENT}|{SUBAGENT}): ", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMessage:
+    """Text of one message in a chunk, without its label. `is_users` is False for an assistant's message."""
+
+    is_users: bool
+    text: str
+
+
+def messages_of(chunk: str) -> list[PackedMessage]:
+    """Return the messages in the text of a transcript's chunk. A text before the first label counts as an assistant's.
+
+    In a chunk that begins with a time, labels without one are words of a message.
+    """
+    labels = list((_TIMED_LABEL if _TIMED_LABEL.match(chunk) else _LABEL).finditer(chunk))
+    ends = [*(match.start() for match in labels), len(chunk)]
+    messages = [PackedMessage(is_users=False, text=chunk[: ends[0]])] if ends[0] else []
+    for match, end in zip(labels, ends[1:], strict=True):
+        messages.append(PackedMessage(is_users=match[1] not in (ASSISTANT, SUBAGENT), text=chunk[match.end() : end]))
+    return messages
 
 
 _LABELLED = re.compile(r"^(\[\d{4}-\d\d-\d\d \d\d:\d\d\]) ([^\n]*)", re.MULTILINE)

@@ -27,7 +27,6 @@ return nothing. Cosines of other models are brought to that model's scale first.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -161,11 +160,6 @@ _NO_EXACT_MATCH = 1.0
 #: Least score of a place with an identifier or a day of the query.
 EXACT_SCORE = 0.6
 
-_CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
-_SPACES = re.compile(r"\s+")
-#: Characters of a text by which its script is recognized.
-_SCRIPT_SAMPLE = 400
-
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -258,14 +252,6 @@ def scores(
         )
         for place, place_odds in zip(places, odds_of_places, strict=True)
     ]
-
-
-def is_cjk(text: str) -> bool:
-    """Return True if the beginning of a text is Chinese, Japanese or Korean."""
-    if text.isascii():
-        return False
-    sample = _SPACES.sub("", text[:_SCRIPT_SAMPLE])
-    return len(_CJK.findall(sample)) > 0.25 * len(sample)
 
 
 def _by_words(coverage: float) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.dates import dates_in
 from memory.chunking.segmenting import index_title
+from memory.chunking.sentences import is_cjk
 from memory.search.ranking.coverage import coverage_of, rare_words
 from memory.search.ranking.exact_matches import exact_pieces
 from memory.search.ranking.fusion import (
@@ -19,7 +20,6 @@ from memory.search.ranking.fusion import (
     descending,
     fuse_minmax,
     fuse_weighted,
-    is_cjk,
     scores,
 )
 from memory.search.ranking.overlap import comparable_texts, repeats

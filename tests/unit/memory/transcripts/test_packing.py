@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.chunking.chunker import Chunk, estimate_tokens
-from memory.transcripts.packing import Packer
+from memory.transcripts.packing import PackedMessage, Packer, messages_of
 
 _AT = 1770109200.0
 
@@ -99,3 +99,20 @@ def test_going_on_from_a_kept_state_changes_nothing(messages: list[str], stop: i
     for number, text in enumerate(messages):
         whole.add(number + 1, None, "User: ", text)
     assert [*taken, *packer.take(), *packer.open()] == [*whole.take(), *whole.open()]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "messages"),
+    [
+        (
+            "[2026-02-03 09:00] User: Which port?\nAssistant: I mean the old one\n[2026-02-03 09:01] Assistant: 8080",
+            [(True, "Which port?\nAssistant: I mean the old one\n"), (False, "8080")],
+        ),
+        ("User: Which port?\nAssistant: 8080", [(True, "Which port?\n"), (False, "8080")]),
+        ("[2026-02-03 09:00] Mia: hello", [(True, "hello")]),
+        ("the rest of a message\nUser: thanks", [(False, "the rest of a message\n"), (True, "thanks")]),
+    ],
+    ids=["with times", "without times", "a named person", "before the first label"],
+)
+def test_a_chunk_tells_the_messages_of_users_from_the_others(chunk: str, messages: list[tuple[bool, str]]) -> None:
+    assert messages_of(chunk) == [PackedMessage(is_users, text) for is_users, text in messages]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.fusion import Evidence, calibration_of, is_cjk, scores
+from memory.search.ranking.fusion import Evidence, calibration_of, scores
 
 USE = calibration_of("multilingual-use-v3")
 SHARE = st.floats(0, 1)
@@ -68,11 +68,3 @@ BOUND = 0.35
 )
 def test_the_first_place_is_shown_or_not(places: list[Evidence], crowd: float, chunks: int, shown: bool):
     assert (score(*places, crowd=crowd, chunks=chunks)[0] > BOUND) is shown
-
-
-def test_the_script_is_told_by_the_beginning_of_a_text():
-    assert is_cjk("[2026-02-03 09:00] User: 我们决定周五迁移数据库，备份在前一天。")
-    assert is_cjk("고양이가 집에 왔다")
-    assert not is_cjk("We met 陈宇 on Friday and moved the database.")
-    assert not is_cjk("")
-    assert not is_cjk("café olé")
