@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 import pytest
 
 from memory.documents.roots import priority
-from memory.search.ranking.rerank import age_in_days
+from memory.search.ranking.order import age_in_days
 from memory.service.overview import timeline_of
 from schemas.documents import DocumentKey
 

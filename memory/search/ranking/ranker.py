@@ -22,9 +22,9 @@ from memory.search.ranking.fusion import (
     fuse_weighted,
     scores,
 )
+from memory.search.ranking.order import Scored, aged, varied_hits
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.query import fold, sought
-from memory.search.ranking.rerank import Scored, aged, varied_hits
 from memory.store.reader import ChunkRow, TermCounts
 from memory.store.sqlite.reader import StoreReader
 from schemas.documents import DocumentKey

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memory.search.ranking.rerank import similarity_by_meaning, similarity_by_words, varied
+from memory.search.ranking.order import similarity_by_meaning, similarity_by_words, varied
 
 #: The second is the first again, the third says something else.
 AGAIN = [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
