@@ -128,6 +128,18 @@ class TermCounts:
     holding: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SentenceSigns:
+    """Sentences of one text.
+
+    `signs` has the signs of their vectors, packed bits of uint8, shape (sentences, dimensions / 8). `is_users`, bool,
+    shape (sentences,), is True for a user's sentence and for all of a note.
+    """
+
+    signs: npt.NDArray[np.uint8]
+    is_users: npt.NDArray[np.bool_]
+
+
 class Flaw(str):
     """Sentence about a fault of a store. `rows` counts orphaned rows, and rows that lack their counterpart."""
 

@@ -11,7 +11,9 @@ from memory.store.errors import CheckUnfinished
 from memory.store.reader import Flaw
 from memory.store.sqlite import vectors
 from memory.store.sqlite.connection import missing_keywords
-from memory.store.sqlite.rows import fetch, fetch_one, meta_value
+from memory.store.sqlite.keywords import users_words
+from memory.store.sqlite.rows import USERS_WORDS_DUE, fetch, fetch_one, has_sentences, meta_value
+from schemas.documents import SESSIONS_SOURCE
 
 #: Time limit of a check in seconds; a million chunks take about ten.
 CHECK_SECONDS = 120.0
@@ -28,9 +30,17 @@ MAX_INTEGRITY_MESSAGES = 20
 SELECT_CHUNK_IDS = "SELECT id FROM chunks"
 SELECT_READY_IDS = "SELECT id FROM chunks WHERE vector_state = 'ready'"
 SELECT_FTS_IDS = "SELECT rowid FROM chunks_fts"
+SELECT_SAID_IDS = "SELECT rowid FROM chunks_said"
 
-# The table behind it, readable without FTS5.
+# The tables behind them, readable without FTS5.
 SELECT_FTS_IDS_PAST_FTS5 = "SELECT id FROM chunks_fts_docsize"
+SELECT_SAID_IDS_PAST_FTS5 = "SELECT id FROM chunks_said_docsize"
+
+SELECT_TALKS = f"""
+SELECT c.id, c.text FROM chunks AS c JOIN files AS f ON f.id = c.file_id
+WHERE f.source = '{SESSIONS_SOURCE}' AND c.id > ?
+"""  # noqa: S608 - a constant
+SELECT_ORPHANED_SENTENCES = "SELECT rowid FROM sentences WHERE text_hash NOT IN (SELECT text_hash FROM chunks)"
 
 SELECT_ORPHANS = "SELECT id FROM chunks WHERE file_id NOT IN (SELECT id FROM files)"
 SELECT_ORPHANED_POSITIONS = "SELECT file_id FROM transcripts WHERE file_id NOT IN (SELECT id FROM files)"
@@ -75,6 +85,13 @@ def _keywords(connection: apsw.Connection) -> Iterator[Flaw]:
     indexed = _ids(connection, SELECT_FTS_IDS_PAST_FTS5 if past_fts5 else SELECT_FTS_IDS)
     yield from _difference("chunks without a row in chunks_fts", chunks - indexed)
     yield from _difference("rows of chunks_fts without a chunk", indexed - chunks)
+    if has_sentences(connection):
+        due = int(meta_value(connection, USERS_WORDS_DUE) or 0)
+        talks = {chunk_id for chunk_id, text in connection.execute(SELECT_TALKS, (due,)) if users_words(text)}
+        indexed = _ids(connection, SELECT_SAID_IDS_PAST_FTS5 if past_fts5 else SELECT_SAID_IDS)
+        yield from _difference("chunks with users' words and without a row in chunks_said", talks - indexed)
+        yield from _difference("rows of chunks_said without a chunk with users' words", indexed - talks)
+        yield from _difference("rows of sentences without a chunk", _ids(connection, SELECT_ORPHANED_SENTENCES))
 
 
 def _vectors(connection: apsw.Connection) -> Iterator[Flaw]:

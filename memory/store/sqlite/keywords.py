@@ -20,6 +20,7 @@ import apsw
 
 from memory.store.reader import Hit
 from memory.store.sqlite.rows import IS_OF_SOURCES, OVER_FETCH, as_json, covers_all, fetch, meta_value, of_sources
+from memory.transcripts.packing import messages_of
 
 #: Number of chunks from which rare terms are searched first.
 LARGE_INDEX = 5_000
@@ -63,6 +64,13 @@ SELECT_SCORES = """
 SELECT rowid, -bm25(chunks_fts) FROM chunks_fts
 WHERE chunks_fts MATCH ? AND +rowid IN (SELECT value FROM json_each(?))
 """
+
+SELECT_USER_SCORES = SELECT_SCORES.replace("chunks_fts", "chunks_said")
+
+
+def users_words(text: str) -> str:
+    """Return the users' messages in a transcript's chunk, without labels, "" without any."""
+    return "\n".join(message.text for message in messages_of(text) if message.is_users).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +116,11 @@ def _best(connection: apsw.Connection, terms: Sequence[str], k: int, frequencies
     return [Hit(id_, score) for id_, score in ranked[:k]]
 
 
-def scores(connection: apsw.Connection, terms: Sequence[str], ids: Sequence[int]) -> dict[int, float]:
+def scores(
+    connection: apsw.Connection, terms: Sequence[str], ids: Sequence[int], statement: str = SELECT_SCORES
+) -> dict[int, float]:
     """Return the BM25 of these chunks, without chunks that hold none of the terms."""
-    return dict(fetch(connection, SELECT_SCORES, (_any(terms), as_json(ids))))
+    return dict(fetch(connection, statement, (_any(terms), as_json(ids))))
 
 
 def _by_rare_terms(connection: apsw.Connection, terms: Sequence[_Term], k: int) -> dict[int, float]:

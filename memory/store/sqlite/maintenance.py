@@ -57,7 +57,10 @@ COUNT_DELETED = f"SELECT ({SELECT_CHUNKS_EVER}) - ({COUNT_CHUNKS})"
 FORGET_META = "DELETE FROM meta WHERE name = ?"
 
 # A negative number merges segments of different sizes, too (https://sqlite.org/fts5.html#the_merge_command).
-MERGE = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('merge', ?)"
+MERGES = tuple(
+    f"INSERT INTO {table} ({table}, rank) VALUES ('merge', ?)"  # noqa: S608 - constants
+    for table in ("chunks_fts", "chunks_said")
+)
 
 #: SQLite counts fewer changes than this for a merge that had nothing to do.
 _NOTHING_MERGED = 2
@@ -93,10 +96,11 @@ def is_worth_merging(connection: apsw.Connection) -> bool:
 
 def merge_keywords(connection: apsw.Connection) -> bool:
     """Merge some pages in the open transaction; return False, and record the merge, if nothing is left to merge."""
-    before = connection.total_changes()
-    connection.execute(MERGE, (-MERGED_PAGES_A_STEP,))
-    if connection.total_changes() - before >= _NOTHING_MERGED:
-        return True
+    for merge in MERGES:
+        before = connection.total_changes()
+        connection.execute(merge, (-MERGED_PAGES_A_STEP,))
+        if connection.total_changes() - before >= _NOTHING_MERGED:
+            return True
     connection.execute(SET_META, (MERGED_AT, str(_changes_ever(connection))))
     return False
 

@@ -21,6 +21,7 @@ from memory.store.reader import (
     Flaw,
     Hit,
     IndexedFile,
+    SentenceSigns,
     StoredChunk,
     TermCounts,
     TranscriptPosition,
@@ -35,17 +36,20 @@ from memory.store.sqlite.rows import (
     FILE_COLUMNS,
     SELECT_FILE_ID,
     STORED_CHUNK_COLUMNS,
+    USERS_WORDS_DUE,
     as_json,
     chunk_row,
     current_revision,
     dead_letter,
     fetch,
     fetch_one,
+    has_sentences,
     indexed_file,
     meta_value,
     name_of,
     position_of,
     refused_of,
+    sentence_signs,
     stored_chunk,
 )
 from memory.store.sqlite.schema import FILE_NAME
@@ -125,6 +129,11 @@ ORDER BY changed DESC, path LIMIT ?5
 """
 
 SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
+
+SELECT_SENTENCES = """
+SELECT c.id, s.users, s.signs FROM chunks AS c JOIN sentences AS s ON s.text_hash = c.text_hash
+WHERE c.id IN (SELECT value FROM json_each(?)) AND length(s.users)
+"""
 
 # One chunk of each text; any of several will do.
 SELECT_READY_BY_HASH = """
@@ -365,6 +374,24 @@ class StoreReader:
             return {}
         with self._readers.borrow() as connection:
             return keywords.scores(connection, terms, ids)
+
+    def user_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
+        """Return the BM25 of the users' words in these chunks of transcripts, without chunks whose users use no term.
+
+        It is empty until a writer has added the words to an index of an older version.
+        """
+        terms = match_terms(query)
+        with self._readers.borrow() as connection:
+            is_whole = has_sentences(connection) and meta_value(connection, USERS_WORDS_DUE) is None
+            if not (terms and ids and is_whole):
+                return {}
+            return keywords.scores(connection, terms, ids, keywords.SELECT_USER_SCORES)
+
+    def sentence_signs(self, ids: Sequence[int]) -> dict[int, SentenceSigns]:
+        """Return the sentences of these chunks, without chunks that have none (yet)."""
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_SENTENCES, (as_json(ids),)) if has_sentences(connection) else []
+        return {chunk_id: sentence_signs(users, signs) for chunk_id, users, signs in rows}
 
     def term_counts(self, query: str) -> TermCounts:
         """Return the number of chunks that hold each of the query's terms, in all sources."""

@@ -12,12 +12,13 @@ from memory.store.reader import (
     ChunkRow,
     Hit,
     IndexedFile,
+    SentenceSigns,
     StoredChunk,
     TranscriptPosition,
     Vector,
     VectorState,
 )
-from memory.store.sqlite.schema import SELECT_META
+from memory.store.sqlite.schema import FIRST_SCHEMA_NUMBER, SELECT_META
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import Permanent
 from schemas.lazy_module import LazyModule
@@ -54,6 +55,9 @@ WHERE f.source = ? AND f.path = ?
 """
 
 SELECT_REVISION = "SELECT revision FROM files WHERE source = ? AND path = ?"
+
+#: Entry of `meta`: see the schema.
+USERS_WORDS_DUE = "users_words_due"
 
 # SQLite's integers are signed, inode numbers are not.
 _INODE_BITS = 64
@@ -141,6 +145,22 @@ def meta_value(connection: apsw.Connection, name: str) -> str | None:
 def schema_number(connection: apsw.Connection) -> int:
     """Return the number of the index's last migration."""
     return int(connection.pragma("user_version"))
+
+
+def has_sentences(connection: apsw.Connection) -> bool:
+    """Return True if the index has the tables of users' words and sentences: no writer may have migrated it yet."""
+    return schema_number(connection) > FIRST_SCHEMA_NUMBER
+
+
+def sentence_values(sentences: SentenceSigns) -> tuple[bytes, bytes]:
+    """Return the columns users and signs of the sentences of a text."""
+    return sentences.is_users.tobytes(), sentences.signs.tobytes()
+
+
+def sentence_signs(users: bytes, signs: bytes) -> SentenceSigns:
+    """Convert the columns users and signs."""
+    is_users = np.frombuffer(users, dtype=np.bool_)
+    return SentenceSigns(np.frombuffer(signs, dtype=np.uint8).reshape(len(is_users), -1 if users else 0), is_users)
 
 
 def current_revision(connection: apsw.Connection, key: DocumentKey) -> int:

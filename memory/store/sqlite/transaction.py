@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,12 +20,14 @@ import apsw
 from memory.chunking.chunker import Chunk
 from memory.chunking.segmenting import index_text, index_title
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
-from memory.store.reader import NOWHERE, TranscriptPosition, Vector, VectorState
+from memory.store.reader import NOWHERE, SentenceSigns, TranscriptPosition, Vector, VectorState
 from memory.store.sqlite import vectors
-from memory.store.sqlite.maintenance import UNERASED_SINCE
+from memory.store.sqlite.keywords import users_words
+from memory.store.sqlite.maintenance import FORGET_META, UNERASED_SINCE
 from memory.store.sqlite.rows import (
     DEAD_LETTER_COLUMNS,
     SELECT_FILE_ID,
+    USERS_WORDS_DUE,
     as_json,
     current_revision,
     dead_letter,
@@ -35,6 +37,7 @@ from memory.store.sqlite.rows import (
     name_of,
     position_of,
     refused_of,
+    sentence_values,
     stat_values,
 )
 from memory.store.sqlite.schema import SET_META
@@ -47,7 +50,7 @@ from memory.store.writer import (
     Refusal,
     WriteOutcome,
 )
-from schemas.documents import DocumentKey
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.status import DeadLetter
 
 T = TypeVar("T")
@@ -77,10 +80,10 @@ UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ?, touches = touc
 WHERE source = ? AND path = ? AND content_hash = ?
 """
 
-SELECT_CHUNKS_OF_FILE = "SELECT id, vector_state FROM chunks WHERE file_id = ?"
+SELECT_CHUNKS_OF_FILE = "SELECT id, vector_state, text_hash FROM chunks WHERE file_id = ?"
 # The plus has SQLite look up the ids instead of reading all chunks of the file.
 SELECT_THESE_CHUNKS_OF_FILE = """
-SELECT id, vector_state FROM chunks WHERE +file_id = ? AND id IN (SELECT value FROM json_each(?))
+SELECT id, vector_state, text_hash FROM chunks WHERE +file_id = ? AND id IN (SELECT value FROM json_each(?))
 """
 
 MOVE_CHUNK = """
@@ -101,6 +104,22 @@ DELETE_CHUNK = "DELETE FROM chunks WHERE id = ?"
 
 INSERT_FTS = "INSERT INTO chunks_fts (rowid, text) VALUES (?, ?)"
 DELETE_FTS = "DELETE FROM chunks_fts WHERE rowid = ?"
+
+INSERT_USERS_WORDS = "INSERT INTO chunks_said (rowid, text) VALUES (?, ?)"
+DELETE_USERS_WORDS = "DELETE FROM chunks_said WHERE rowid = ?"
+SELECT_CHUNKS_DUE = f"""
+SELECT c.id, iif(f.source = '{SESSIONS_SOURCE}', c.text, '') FROM chunks AS c JOIN files AS f ON f.id = c.file_id
+WHERE c.id <= ? ORDER BY c.id DESC LIMIT ?
+"""  # noqa: S608 - a constant
+
+INSERT_SENTENCES = """
+INSERT OR IGNORE INTO sentences (text_hash, users, signs)
+SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM chunks WHERE text_hash = ?1)
+"""
+DELETE_SENTENCES = """
+DELETE FROM sentences
+WHERE text_hash IN (SELECT value FROM json_each(?)) AND text_hash NOT IN (SELECT text_hash FROM chunks)
+"""
 
 REPLACE_POSITION = 'INSERT OR REPLACE INTO transcripts (file_id, "offset", lines, digest, state) VALUES (?, ?, ?, ?, ?)'
 DELETE_POSITION = "DELETE FROM transcripts WHERE file_id = ?"
@@ -166,7 +185,8 @@ class WriteTransaction:
         self._last_chunk_id: int = last_chunk_id
         self._added: list[tuple[int, int, Chunk, Vector | Refusal | None]] = []  # id, file id, chunk
         self._titles: dict[int, str] = {}  # by file id
-        self._removed: list[tuple[int, str]] = []  # id, vector state
+        self._transcripts: set[int] = set()  # file ids
+        self._removed: list[tuple[int, str, str]] = []  # id, vector state, text hash
 
     def apply(self, change: DocumentChange) -> WriteOutcome:
         """Carry out a change, unless another process has committed its document meanwhile."""
@@ -208,6 +228,8 @@ class WriteTransaction:
             [(to.ordinal, to.start_line, to.end_line, to.said_at, to.id, file_id) for to in change.moved],
         )
         self._titles[file_id] = index_title(change.key.source, change.key.path)
+        if change.key.is_transcript:
+            self._transcripts.add(file_id)
         for number, chunk in enumerate(change.added, start=self._last_chunk_id + 1):
             self._added.append((number, file_id, chunk, change.vectors.get(chunk.text_hash)))
         self._last_chunk_id += len(change.added)
@@ -268,6 +290,24 @@ class WriteTransaction:
                 self._settle_letter(key, fresh=True)
         self.changed = self.changed or bool(states)
         return len(states)
+
+    def add_users_words(self) -> bool:
+        """Add the users' words that an older version left out, of the newest chunks; return False if none are left."""
+        due = meta_value(self._connection, USERS_WORDS_DUE)
+        rows = fetch(self._connection, SELECT_CHUNKS_DUE, (int(due), MOST_ADDED)) if due is not None else []
+        self._insert_users_words((chunk_id, text) for chunk_id, text in reversed(rows))
+        if rows:
+            self._connection.execute(SET_META, (USERS_WORDS_DUE, str(rows[-1][0] - 1)))
+        elif due is not None:
+            self._connection.execute(FORGET_META, (USERS_WORDS_DUE,))
+            self.changed = True
+        return bool(rows)
+
+    def add_sentences(self, sentences: Mapping[str, SentenceSigns]) -> None:
+        """Add sentences by text hash, without texts that have some or that no chunk holds."""
+        rows = ((text_hash, *sentence_values(of_text)) for text_hash, of_text in sentences.items())
+        self._connection.executemany(INSERT_SENTENCES, rows)
+        self.changed = self.changed or bool(sentences)
 
     def _touch(self, change: DocumentTouch) -> None:
         self._connection.execute(TOUCH_FILE, (*stat_values(change.stat), *name_of(change.key), change.content_hash))
@@ -356,12 +396,13 @@ class WriteTransaction:
         # Ascending: FTS5 flushes whenever a rowid is below the one before it. Deleting 20,000 stale chunks in another
         # order took 7.5 s instead of 0.1 s.
         removed = sorted(self._removed)
-        ids = [(chunk_id,) for chunk_id, _ in removed]
+        ids = [(chunk_id,) for chunk_id, *_ in removed]
         if ids:
             self._connection.execute(KEEP_META, (UNERASED_SINCE, repr(self._now)))
         self._connection.executemany(DELETE_CHUNK, ids)
         self._connection.executemany(DELETE_FTS, ids)
-        if ready := [chunk_id for chunk_id, state in removed if state == VectorState.READY]:
+        self._connection.executemany(DELETE_USERS_WORDS, ids)
+        if ready := [chunk_id for chunk_id, state, _ in removed if state == VectorState.READY]:
             vectors.delete_vectors(self._connection, ready)
         self._connection.executemany(INSERT_CHUNK, [self._chunk_values(*added) for added in self._added])
         self._connection.executemany(
@@ -371,6 +412,10 @@ class WriteTransaction:
                 for chunk_id, file_id, chunk, _ in self._added
             ),
         )
+        texts = ((chunk_id, chunk.text) for chunk_id, file_id, chunk, _ in self._added if file_id in self._transcripts)
+        self._insert_users_words(texts)
+        if removed:  # after the insertions: a text may be among both
+            self._connection.execute(DELETE_SENTENCES, (as_json({text_hash for *_, text_hash in removed}),))
         self._insert_vectors(
             [
                 (chunk_id, vector)
@@ -379,6 +424,11 @@ class WriteTransaction:
             ]
         )
         self._removed, self._added = [], []
+
+    def _insert_users_words(self, texts: Iterable[tuple[int, str]]) -> None:
+        """Insert the users' words of chunks of transcripts: id and text, ascending."""
+        rows = ((chunk_id, index_text(words)) for chunk_id, text in texts if (words := users_words(text)))
+        self._connection.executemany(INSERT_USERS_WORDS, rows)
 
     def _chunk_values(
         self, chunk_id: int, file_id: int, chunk: Chunk, vector: Vector | Refusal | None

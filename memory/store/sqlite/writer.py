@@ -158,6 +158,8 @@ class Store(StoreReader):
 
     rename_document = _committed(WriteTransaction.rename)
     write_vectors = _committed(WriteTransaction.join_vectors)
+    add_users_words = _committed(WriteTransaction.add_users_words)
+    add_sentences = _committed(WriteTransaction.add_sentences)
     retry_dead_letter = _committed(WriteTransaction.retry)
     drop_dead_letter = _committed(WriteTransaction.drop_letter)
     set_meta = _committed(WriteTransaction.set_meta)
@@ -173,6 +175,8 @@ class Store(StoreReader):
         change.
         """
         vectors = keywords = deleted = 0
+        while go_on() and self.text_reason is None and self.add_users_words():
+            pass
         began = time.monotonic()
         with self._idle_step() as connection:
             compact = self.vector_reason is None and is_worth_compacting(connection)

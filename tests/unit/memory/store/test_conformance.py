@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memory.store.dead_letters import EMBEDDING_REFUSED
-from memory.store.reader import MOST_NAMED, VectorState
+from memory.store.reader import MOST_NAMED, SentenceSigns, VectorState
 from memory.store.sqlite.writer import Store
 from memory.store.writer import DocumentDelete, DocumentWrite, MovedChunk, Refusal, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
@@ -281,6 +281,45 @@ def test_sources_restrict_both_kinds_of_search(store: Store) -> None:
     assert len(store.search_vectors(query, 50, ["memory", "sessions"])) == 32
     assert store.search_vectors(query, 5, []) == []
     assert store.search_text("gateway", 5, []) == []
+
+
+# Users' words and sentences --------------------------------------------------------------------------
+
+
+def test_users_words_of_transcripts_are_scored_and_go_with_their_chunks(store: Store) -> None:
+    spoken = "[2026-02-03 09:00] User: restart the gateway, 网关\n[2026-02-03 09:01] Assistant: the proxy runs"
+    store.write([document(NOTE, "User: gateway"), document(TALK, spoken, "Assistant: the gateway is up")])
+    both = [*ids_of(store), *ids_of(store, TALK)]
+    first = ids_of(store, TALK)[0]
+    assert set(store.user_scores("gateway", both)) == set(store.user_scores("网关", both)) == {first}
+    assert store.user_scores("proxy user", both) == store.user_scores("?", both) == store.user_scores("x", []) == {}
+    store.rename_document(TALK, ARCHIVED)
+    assert set(store.user_scores("gateway", both)) == {first}
+    store.write([document(TALK, "User: gateway"), DocumentDelete(ARCHIVED, store.revision(ARCHIVED))])
+    assert set(store.user_scores("gateway", [*both, *ids_of(store, TALK)])) == set(ids_of(store, TALK))
+
+
+def test_sentences_of_equal_texts_are_one_and_go_with_the_last_of_them(store: Store) -> None:
+    signs, users = np.array([[1, 2], [3, 4]], dtype=np.uint8), np.array([True, False])
+    none = SentenceSigns(np.zeros((0, 2), dtype=np.uint8), np.zeros(0, dtype=np.bool_))
+    store.write([document(NOTE, "one", "two"), document(OTHER, "one")])
+    sentences = {text_hash("one"): SentenceSigns(signs, users), text_hash("two"): none, text_hash("?"): none}
+    token = store.change_token()
+    store.add_sentences(sentences)
+    assert store.change_token() != token
+    one, two = ids_of(store)
+    [copy] = ids_of(store, OTHER)
+    stored = store.sentence_signs([one, two, copy])
+    assert list(stored) == [one, copy], "a text without sentences has nothing to compare"
+    assert all(np.array_equal(of.signs, signs) and np.array_equal(of.is_users, users) for of in stored.values())
+    store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "x", removed=(one,))])
+    assert list(store.sentence_signs([one, copy])) == [copy]
+    moved = document(NOTE, "one", revision=store.revision(NOTE))
+    store.write([DocumentDelete(OTHER, store.revision(OTHER)), replace(moved, removed=(two,))])
+    assert list(store.sentence_signs(ids_of(store))) == ids_of(store)
+    store.write([DocumentDelete(NOTE, store.revision(NOTE))])
+    store.write([document(NOTE, "one", revision=store.revision(NOTE))])
+    assert store.sentence_signs(ids_of(store)) == {}
 
 
 # Names -----------------------------------------------------------------------------------------------

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from memory.index.changes import UnmatchedChunks
 from memory.store.options import StoreOptions
-from memory.store.reader import TranscriptPosition, VectorState
+from memory.store.reader import SentenceSigns, TranscriptPosition, VectorState
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, WriteOutcome
 from schemas.documents import DocumentKey
 from tests.storing import STAT, TemporaryStore, VectorChunk, chunk, key, piece, position, text_hash, vector, vectors_of
 
 NOTES = (key("MEMORY.md"), key("memory/笔记.md"))
 TALKS = (key("sessions/a.jsonl", source="sessions"), key("sessions/b.jsonl", source="sessions"))
-TEXTS = ("gateway", "数据库迁移", "deploy", "C++ and 网关")
+TEXTS = ("gateway", "数据库迁移", "deploy", "User: C++ and 网关")
 
 HASHES = [text_hash(text) for text in TEXTS]
 
@@ -146,6 +147,12 @@ class StoreMachine(RuleBasedStateMachine):
                 for number, digest in store.pending_hashes(limit).items()
             }
             assert store.write_vectors(given) == len(given)
+
+    @rule(count=st.integers(1, 4))
+    def add_sentences(self, count: int) -> None:
+        sentences = SentenceSigns(np.zeros((3, 2), dtype=np.uint8), np.ones(3, dtype=np.bool_))
+        for store in self.stores:
+            store.add_sentences(dict.fromkeys(HASHES[:count], sentences))
 
     @rule(name=st.sampled_from(NOTES + TALKS))
     def retry(self, name: DocumentKey) -> None:

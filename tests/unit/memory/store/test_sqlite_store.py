@@ -20,7 +20,7 @@ from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, MIGRATIONS, SCHEMA_NUMBER
 from memory.store.sqlite.writer import Store, create_generation, migrate
 from memory.store.writer import DocumentDelete
-from tests.storing import by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
+from tests.storing import TALK, by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 
 CHECKOUT = Path(__file__).parents[4]
 
@@ -167,10 +167,17 @@ def test_what_is_no_index_is_refused_and_named(
         ("DELETE FROM chunks_vec_rowids WHERE rowid = 3", "does not agree on itself"),
         ("DELETE FROM files", "chunks without a file"),
         ("INSERT INTO chunks_fts(rowid, text) VALUES (99, 'x')", "rows of chunks_fts without a chunk (ids 99)"),
+        ("DELETE FROM chunks_said WHERE rowid = 6", "users' words and without a row in chunks_said (ids 6)"),
+        (
+            "INSERT INTO chunks_said(rowid, text) VALUES (1, 'x')",
+            "chunks_said without a chunk with users' words",
+        ),
+        ("INSERT INTO sentences VALUES ('x', x'', x'')", "rows of sentences without a chunk (ids 1)"),
     ],
 )
 def test_the_check_finds_every_disagreement(sqlite_store: Store, index_path: Path, damage: str, finding: str) -> None:
     filled(sqlite_store, documents=1, chunks=5)
+    sqlite_store.write([document(TALK, "User: heron")])
     assert sqlite_store.check() == []
     connection = with_sqlite_vec(index_path)
     connection.execute(damage)
@@ -193,6 +200,34 @@ def test_migrations_are_recorded_and_applied_once_and_one_that_fails_leaves_no_t
     assert recorded[f"migration:{FIRST_SCHEMA_NUMBER}"].startswith("first tables, ")
     assert recorded[f"migration:{SCHEMA_NUMBER + 1}"].startswith("colours, ")
     connection.close()
+
+
+def test_an_index_of_the_first_tables_answers_and_gains_users_words(index_path: Path) -> None:
+    store = Store(index_path, StoreOptions())
+    for number in range(3):  # more chunks than one transaction adds
+        store.write([document(key(f"s/{number}.jsonl", "sessions"), *["User: heron"] * 400, vectors=[vector(1)] * 400)])
+    ids = [hit.id for hit in store.search_text("heron", 2000)]
+    before, scores = store.counts(), store.user_scores("heron", ids)
+    store.close()
+    execute(index_path, "DROP TABLE chunks_said; DROP TABLE sentences; PRAGMA user_version = 4")
+    reader = StoreReader(index_path, StoreOptions())
+    assert (reader.user_scores("heron", ids), reader.sentence_signs(ids), reader.check()) == ({}, {}, [])
+    assert [hit.id for hit in reader.search_text("heron", 2000)] == ids
+
+    store = Store(index_path, StoreOptions())
+    steps = iter([True])
+    store.maintain(go_on=lambda: next(steps, False), now=0.0)
+    assert (reader.user_scores("heron", ids), reader.check()) == ({}, []), "only the newest chunks have them by now"
+    fresh = document(TALK, "User: heron")
+    store.write([fresh, DocumentDelete(old := key("s/1.jsonl", "sessions"), store.revision(old))])
+    store.maintain(go_on=lambda: True, now=0.0)
+    assert reader.check() == []
+    assert len(reader.user_scores("heron", [*ids, max(ids) + 1])) == 801
+    assert len(scores) == 1200
+    counts = reader.counts()
+    assert (counts.chunks, counts.vectors_ready) == (801, before.vectors_ready - 400)
+    reader.close()
+    store.close()
 
 
 def test_a_reader_of_a_file_that_is_gone_shares_its_connections(index_path: Path, sqlite_store: Store) -> None:
