@@ -33,19 +33,28 @@ def sentences_of(text: str) -> list[str]:
     A sentence of fewer characters than the least joins the next one. A longer one than the most is cut, between words
     if possible.
     """
-    fewest, most = (_FEWEST_CJK, _MOST_CJK) if is_cjk(text) else (_FEWEST, _MOST)
-    pieces: list[str] = []
+    cjk = is_cjk(text)
+    most = _MOST_CJK if cjk else _MOST
+    pieces = [piece for start, end in sentence_spans(text, cjk=cjk) for piece in _cut(text[start:end].strip(), most)]
+    return [piece for piece in pieces if _WORD.search(piece)]
+
+
+def sentence_spans(text: str, *, cjk: bool) -> list[tuple[int, int]]:
+    """Return the first character of each sentence, and the one after its last; together they cover the text."""
+    fewest, most = (_FEWEST_CJK, _MOST_CJK) if cjk else (_FEWEST, _MOST)
+    spans: list[tuple[int, int]] = []
     start = 0
     for match in _END.finditer(text):
         if match.end() - start >= fewest:
-            pieces += _cut(text[start : match.end()].strip(), most)
+            spans.append((start, match.end()))
             start = match.end()
-    rest = text[start:].strip()
-    if pieces and len(rest) < fewest and len(pieces[-1]) + len(rest) < most:
-        pieces[-1] = f"{pieces[-1]} {rest}".strip()
+    if start == len(text):
+        return spans
+    if spans and len(text) - start < fewest and len(text) - spans[-1][0] < most:
+        spans[-1] = (spans[-1][0], len(text))
     else:
-        pieces += _cut(rest, most)
-    return [piece for piece in pieces if _WORD.search(piece)]
+        spans.append((start, len(text)))
+    return spans
 
 
 def _cut(sentence: str, most: int) -> list[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from schemas.search import Mode
 
 #: Least and most candidates of one side, so that a list of one is the beginning of a list of six.
-MIN_CANDIDATES, MAX_CANDIDATES = 24, 200
+MIN_CANDIDATES, MAX_CANDIDATES = 60, 200
 
 #: Candidates of one side that are searched for texts without a better copy, at most.
 MOST_SEARCHED = 4_096
@@ -104,7 +104,9 @@ def retrieve(
         cosines |= reader.vector_scores(vector, [id_ for id_ in bm25 if id_ not in cosines])
         bm25 = near.other_scores | bm25
     model = side.model if side is not None else ""
-    ranking = ranked(reader, parameters, cosines, bm25, model=model, cached_rows=by_words.rows | near.rows)
+    ranking = ranked(
+        reader, parameters, cosines, bm25, model=model, vector=vector, cached_rows=by_words.rows | near.rows
+    )
     hits, copies = _named_first(reader, parameters, ranking, vector)
     return Retrieval(
         hits=hits,

@@ -1,12 +1,15 @@
-"""Share of a query that a text holds, by the weight of its terms, and its rare words. Pure."""
+"""Words of a query in a text: their share of its weight, the best sentence, and the rare words. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memory.chunking.segmenting import listed_terms
+from memory.chunking.sentences import is_cjk, sentence_spans
 from memory.search.ranking.query import fold, single_terms, stem
 
 if TYPE_CHECKING:
@@ -18,13 +21,30 @@ _FEW, _RARE, _MOST_LISTED = 5, 0.05, 8
 #: Factor of the weight of a pair of characters that no text has.
 _STRADDLING = 0.3
 
+#: BM25 of sentences: FTS5's constants, and about the mean length of a sentence.
+_K1, _B, _AVERAGE_CHARACTERS = 1.2, 0.75, 110
 
-def coverage_of(query: str, counts: TermCounts) -> Callable[[str, str], float]:
-    """Return the function (text, `fold(text)`) -> share 0..1 of the query's weight that the text holds.
+#: Shorter sentences, as a text of few words, score no higher for that.
+_FEWEST_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class WordMatch:
+    """Words of a query in one text: the share 0..1 of the query's weight, and the BM25 of the best sentence."""
+
+    coverage: float = 0.0
+    line: float = 0.0
+
+
+def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMatch]:
+    """Return the function (text, `fold(text)`) -> `WordMatch`.
 
     A term weighs its inverse document frequency, `ln(1 + (N - n + 0.5) / (n + 0.5))`, so that words of many chunks say
     little, and a word of no chunk weighs most. But a pair of characters of no chunk probably straddles two words, as no
     text would write it: it weighs a third.
+
+    In a sentence each term counts once: weight * (k1 + 1) / (1 + k1 * (1 - b + b * characters / average)). Sentences of
+    a query in Chinese, Japanese or Korean tell nothing more than the whole chunk, and score 0.
     """
     terms: list[tuple[str, float]] = []
     for term in single_terms(query):
@@ -33,12 +53,36 @@ def coverage_of(query: str, counts: TermCounts) -> Callable[[str, str], float]:
         straddles = not holding and term.pair
         terms.append((stem(fold(term.typed)), weight * _STRADDLING if straddles else weight))
     total = sum(weight for _, weight in terms)
+    scores_lines = not is_cjk(query)
 
-    def coverage(text: str, folded: str) -> float:
-        covered_weight = sum(weight for term, weight in terms if _begins_word(term, text, folded))
-        return min(1.0, covered_weight / total) if total else 0.0
+    def matched(text: str, folded: str) -> WordMatch:
+        covered_weight = 0.0
+        places: list[tuple[int, int, float]] = []  # of a term in the text, number of the term, its weight
+        for number, (term, weight) in enumerate(terms):
+            beginnings = list(_beginnings(term, text, folded)) if term in folded else ()
+            covered_weight += weight if beginnings else 0.0
+            places += ((place, number, weight) for place in beginnings)
+        if not places:
+            return WordMatch()
+        line = _best_line(text, places) if scores_lines else 0.0
+        return WordMatch(min(1.0, covered_weight / total), line)
 
-    return coverage
+    return matched
+
+
+def _best_line(text: str, places: list[tuple[int, int, float]]) -> float:
+    """Return the BM25 of the text's best sentence, by the places, numbers and weights of terms."""
+    spans = sentence_spans(text, cjk=False)
+    starts = [start for start, _ in spans]
+    terms_by_sentence: dict[int, dict[int, float]] = {}
+    for place, number, weight in places:
+        terms_by_sentence.setdefault(bisect_right(starts, place) - 1, {})[number] = weight
+    best = 0.0
+    for sentence, weights in terms_by_sentence.items():
+        start, end = spans[max(0, sentence)]
+        damping = _K1 * (1 - _B + _B * max(_FEWEST_CHARACTERS, end - start) / _AVERAGE_CHARACTERS)
+        best = max(best, sum(weights.values()) * (_K1 + 1) / (1 + damping))
+    return best
 
 
 def rare_words(query: str, counts: TermCounts) -> list[str]:
@@ -48,16 +92,17 @@ def rare_words(query: str, counts: TermCounts) -> list[str]:
     return [term.typed for term in words if 0 < counts.holding.get(term.text, 0) <= most]
 
 
-def _begins_word(term: str, text: str, folded: str) -> bool:
-    """Return True if a term begins a word of a text; `Reader` begins one in `openReader`."""
+def _beginnings(term: str, text: str, folded: str) -> Iterator[int]:
+    """Yield the places of a term at which a word of a text begins; `Reader` begins one in `openReader`."""
     place = folded.find(term)
-    if not term[0].isascii():
-        return place >= 0
-    while place > 0:
-        before = text[place - 1]
-        if not before.isalnum() or not before.isascii() or (text[place].isupper() and not before.isupper()):
-            return True
-        if before.isdigit() != text[place].isdigit():
-            return True
+    while place >= 0:
+        before = text[place - 1] if place else " "
+        if (
+            not term[0].isascii()
+            or not before.isalnum()
+            or not before.isascii()
+            or (text[place].isupper() and not before.isupper())
+            or before.isdigit() != text[place].isdigit()
+        ):
+            yield place
         place = folded.find(term, place + 1)
-    return place == 0

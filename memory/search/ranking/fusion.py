@@ -51,40 +51,43 @@ class Fused:
 
 
 def fuse_minmax(
-    cosines: Mapping[int, float],
-    bm25: Mapping[int, float],
+    near: Mapping[int, float],
+    words: Mapping[int, float],
     coverage: Mapping[int, float],
     *,
     vector_weight: float,
     text_weight: float,
+    cosines: Mapping[int, float] | None = None,
     lift: Mapping[int, float] | None = None,
     scale: float = 1.0,
 ) -> list[Fused]:
     """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 until `scores` sets them.
 
-    A chunk without a cosine is judged by its keywords alone, one without `bm25` holds no term of the query. `coverage`
-    is the share 0..1 of the query that a chunk holds. Weights are scaled to sum 1; both 0 means equal weights. A rank
-    0..1 is multiplied by `scale`, and the chunk's `lift` added.
+    `near` and `words` are the scores of both sides (`memory.search.ranking.features`). A chunk without a vector is
+    judged by its keywords alone, a chunk without `words` holds no term of the query. `coverage` is the share 0..1 of
+    the query that a chunk holds, and `cosines` are reported. Weights are scaled to sum 1; both 0 means equal weights. A
+    rank 0..1 is multiplied by `scale`, and the chunk's `lift` added.
     """
-    ids = cosines.keys() | bm25.keys()
-    vector = _scaled(cosines)
-    text = _scaled({id_: bm25.get(id_, 0.0) for id_ in ids}) if bm25 else {}
+    cosines = near if cosines is None else cosines
+    ids = near.keys() | words.keys()
+    vector = _scaled(near)
+    text = _scaled({id_: words.get(id_, 0.0) for id_ in ids}) if words else {}
     total = vector_weight + text_weight
     share = vector_weight / total if total > 0 else 0.5
     fused = []
     for id_ in ids:
-        words = text.get(id_, 0.0) if id_ in bm25 else 0.0
-        if cosines:
-            words *= _clip((coverage.get(id_, 0.0) - _CHANCE) / (1 - 2 * _CHANCE))
-        near = vector.get(id_, words)
-        rank = share * near + (1 - share) * words if cosines else words
+        text_rank = text.get(id_, 0.0) if id_ in words else 0.0
+        if near:
+            text_rank *= _clip((coverage.get(id_, 0.0) - _CHANCE) / (1 - 2 * _CHANCE))
+        vector_rank = vector.get(id_, text_rank)
+        rank = share * vector_rank + (1 - share) * text_rank if near else text_rank
         fused.append(
             Fused(
                 id=id_,
                 rank=scale * rank + (lift.get(id_, 0.0) if lift else 0.0),
                 score=0.0,
                 vector=_clip(cosines[id_]) if id_ in cosines else None,
-                text=_clip(coverage.get(id_, 0.0)) if id_ in bm25 else None,
+                text=_clip(coverage.get(id_, 0.0)) if id_ in words else None,
             )
         )
     return sorted(fused, key=lambda item: (-item.rank, item.id))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from memory.chunking.dates import dates_in
 from memory.chunking.segmenting import index_title
 from memory.chunking.sentences import is_cjk
-from memory.search.ranking.coverage import coverage_of, rare_words
+from memory.search.ranking.coverage import rare_words, word_matcher
 from memory.search.ranking.exact_matches import exact_pieces
+from memory.search.ranking.features import Closest, closest_sentences, near_scores, voice_weight, word_scores
 from memory.search.ranking.fusion import (
     CROWD,
     Evidence,
@@ -25,9 +26,9 @@ from memory.search.ranking.fusion import (
 from memory.search.ranking.order import Scored, aged, varied_hits
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.query import fold, sought
-from memory.store.reader import ChunkRow, TermCounts
+from memory.store.reader import ChunkRow, TermCounts, Vector
 from memory.store.sqlite.reader import StoreReader
-from schemas.documents import DocumentKey
+from schemas.documents import MEMORY_SOURCE, DocumentKey
 
 if TYPE_CHECKING:
     from schemas.settings import Hybrid
@@ -68,11 +69,12 @@ class SearchParameters:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _QueryMatch:
-    """Parts of a query in a chunk: share of its exact pieces, a day, share of its weight, and their lift."""
+    """Parts of a query in a chunk: share of its exact pieces, a day, share of its weight, best sentence, and lift."""
 
     exact: float = 0.0
     dated: bool = False
     coverage: float = 0.0
+    line: float = 0.0
     lift: float = 0.0
 
 
@@ -92,13 +94,15 @@ def ranked(
     bm25: Mapping[int, float],
     *,
     model: str,
+    vector: Vector | None = None,
     cached_rows: Mapping[int, ChunkRow] | None = None,
 ) -> Ranked:
     """Return the hits of a search, best first, at most `max_results`, and the copies of each.
 
-    `cosines` and `bm25` map chunk ids to scores; without `cosines` keywords alone rank. `cached_rows` are candidates
-    that the caller has read. `min_score` is compared before age counts. It never drops a chunk without a vector, with
-    an exact piece of the query, or with a rare word of a list of words; nor one of the first `TOP` above a kept chunk.
+    `cosines` and `bm25` map chunk ids to scores; without `cosines` keywords alone rank. With the query's `vector`,
+    closest sentences count, too. `cached_rows` are candidates that the caller has read. `min_score` is compared before
+    age counts. It never drops a chunk without a vector, with an exact piece of the query, or with a rare word of a list
+    of words; nor one of the first `TOP` above a kept chunk.
     """
     hybrid, query, max_results = parameters.hybrid, parameters.query, parameters.max_results
     rows = dict(cached_rows or ())
@@ -108,16 +112,20 @@ def ranked(
     counts = reader.term_counts(query if reader.text_reason is None else "")
     matches = {} if reference else _query_matches(query, counts, {id_: row for id_, row in rows.items() if id_ in bm25})
     copies = _copies(reader, rows, sought(query), matches)
-    cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
+    voice = 0.0 if reference else voice_weight(rows.values())
+    closest = _closest(reader, vector, cosines) if not reference else {}
+    near, words = near_scores(cosines, closest, voice), _words(reader, query, rows, bm25, matches, voice=voice)
+    cosines, bm25, near, words = (_folded(scores, copies) for scores in (cosines, bm25, near, words))
     if reference:
         fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
         # A keyword hit holds a word of the question, and stays whatever its score.
         fused = [item for item in fused if item.text is not None or item.score >= parameters.min_score]
     else:
         fused = fuse_minmax(
-            cosines,
-            bm25,
+            near,
+            words,
             {id_: match.coverage for id_, match in matches.items()},
+            cosines=cosines,
             lift={id_: match.lift for id_, match in matches.items()},
             vector_weight=hybrid.minmax.vector_weight,
             text_weight=hybrid.minmax.text_weight,
@@ -141,6 +149,29 @@ def ranked(
     by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
     reported = {item.id: item for item in by_relevance}
     return tuple((reported[item.id], row) for item, row in hits), copies
+
+
+def _closest(reader: StoreReader, vector: Vector | None, cosines: Mapping[int, float]) -> dict[int, Closest]:
+    """Return the closest sentences of the candidates, without those whose sentences have no vectors."""
+    return closest_sentences(vector, reader.sentence_signs(list(cosines))) if vector is not None and cosines else {}
+
+
+def _words(
+    reader: StoreReader,
+    query: str,
+    rows: Mapping[int, ChunkRow],
+    bm25: Mapping[int, float],
+    matches: Mapping[int, _QueryMatch],
+    *,
+    voice: float,
+) -> dict[int, float]:
+    """Return the keyword scores of the candidates: their BM25, their users' words and their best sentences."""
+    said: dict[int, float] = {}
+    if voice:
+        notes = {id_ for id_, row in rows.items() if row.key.source == MEMORY_SOURCE}
+        said = {id_: bm25[id_] for id_ in notes & bm25.keys()}
+        said |= reader.user_scores(query, [id_ for id_ in bm25 if id_ not in notes])
+    return word_scores(bm25, said, {id_: match.line for id_, match in matches.items()}, voice)
 
 
 def _copies(
@@ -186,7 +217,7 @@ def with_falling_scores(hits: Sequence[Scored]) -> list[Scored]:
 
 
 def _query_matches(query: str, counts: TermCounts, rows: Mapping[int, ChunkRow]) -> dict[int, _QueryMatch]:
-    coverage, exact, days = coverage_of(query, counts), exact_pieces(query), tuple(dates_in(query))
+    matcher, exact, days = word_matcher(query, counts), exact_pieces(query), tuple(dates_in(query))
     matches = {}
     for id_, row in rows.items():
         # The index has the chunk with the note's name.
@@ -195,7 +226,8 @@ def _query_matches(query: str, counts: TermCounts, rows: Mapping[int, ChunkRow])
         folded = fold(text)
         share, dated = exact.share(folded), any(day in folded for day in days)
         lift = EXACT * share + (STANDING * exact.standing(folded) if exact.looked_up else HEADED * exact.headed(folded))
-        matches[id_] = _QueryMatch(share, dated, coverage(text, folded), max(lift, DATED * dated))
+        words = matcher(text, folded)
+        matches[id_] = _QueryMatch(share, dated, words.coverage, words.line, max(lift, DATED * dated))
     return matches
 
 

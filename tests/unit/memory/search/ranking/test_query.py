@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.coverage import coverage_of
+from memory.search.ranking.coverage import word_matcher
 from memory.search.ranking.query import fold, sought
 from memory.store.reader import TermCounts
 
@@ -32,8 +32,8 @@ def test_folding_keeps_every_character_at_its_place(text: str):
 
 
 def covered(query: str, *texts: str, among: dict[str, int], chunks: int = 100) -> list[float]:
-    coverage = coverage_of(query, TermCounts(chunks, among))
-    return [round(coverage(text, fold(text)), 3) for text in texts]
+    matcher = word_matcher(query, TermCounts(chunks, among))
+    return [round(matcher(text, fold(text)).coverage, 3) for text in texts]
 
 
 def test_coverage_is_the_share_of_the_rarer_words():

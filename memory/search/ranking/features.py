@@ -1,0 +1,94 @@
+"""Scores of the candidates of both sides before fusion, by chunk id.
+
+* **words** = `bm25 + v * said + 0.3 * line`: BM25 of the chunk, of its users' words, and of its best sentence.
+* **near** = `cosine + 0.7 * closest + 0.7 * v * closest_said`: cosine of the chunk's vector, the highest cosine of its
+  sentences, and of its users' sentences. A chunk whose sentences have no vectors yet is judged by its cosine.
+
+`v` is the weight of the users' words, 0 to 1. With an agent, the user states the facts and the assistant writes most of
+the text; among people both say the same amount, and `v` is 0. A note is its user's words altogether.
+
+The constants were set by hand, one set for all memories (`tests/benchmarks/RESULTS.md`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memory.store.reader import ChunkRow, SentenceSigns, Vector
+from memory.transcripts.packing import messages_of
+from schemas.documents import MEMORY_SOURCE
+from schemas.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")
+
+#: Weights of the best sentence's BM25, and of the sentences' cosines.
+LINE, CLOSEST = 0.3, 0.7
+
+#: Characters of assistants for one of users: up to the first, roles mean nothing, and from the second on, all.
+_PEOPLE, _AGENTS = 1.5, 3.0
+
+#: A sign keeps the direction of a dimension only. The mean of `query * sign` is less than the cosine by this factor.
+_OF_SIGNS = math.sqrt(math.pi / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Closest:
+    """Highest cosine of a chunk's sentences, and of its users' sentences; None for a chunk without a user's word."""
+
+    of_all: float
+    of_users: float | None
+
+
+def voice_weight(rows: Iterable[ChunkRow]) -> float:
+    """Return the weight `v` of the users' words among these chunks."""
+    users = assistants = 0
+    for row in rows:
+        if row.key.source != MEMORY_SOURCE:
+            for message in messages_of(row.text):
+                if message.is_users:
+                    users += len(message.text)
+                else:
+                    assistants += len(message.text)
+    return min(1.0, max(0.0, (assistants / max(1, users) - _PEOPLE) / (_AGENTS - _PEOPLE)))
+
+
+def closest_sentences(vector: Vector, signs: Mapping[int, SentenceSigns]) -> dict[int, Closest]:
+    """Return the cosines of each chunk's closest sentences to a query of unit length."""
+    by_id = {id_: of_chunk for id_, of_chunk in signs.items() if len(of_chunk.signs)}
+    if not by_id:
+        return {}
+    bits = np.unpackbits(np.concatenate([of_chunk.signs for of_chunk in by_id.values()]), axis=1, count=vector.size)
+    # A set bit is 1 and the others are -1.
+    cosines = (2 * (bits.astype(np.float32) @ vector) - vector.sum()) * (_OF_SIGNS / math.sqrt(vector.size))
+    closest, end = {}, 0
+    for id_, of_chunk in by_id.items():
+        start, end = end, end + len(of_chunk.signs)
+        users = cosines[start:end][of_chunk.is_users]
+        closest[id_] = Closest(float(cosines[start:end].max()), float(users.max()) if users.size else None)
+    return closest
+
+
+def word_scores(
+    bm25: Mapping[int, float], said: Mapping[int, float], lines: Mapping[int, float], voice: float
+) -> dict[int, float]:
+    """Return `words` of each chunk that has a BM25."""
+    return {id_: score + voice * said.get(id_, 0.0) + LINE * lines.get(id_, 0.0) for id_, score in bm25.items()}
+
+
+def near_scores(cosines: Mapping[int, float], closest: Mapping[int, Closest], voice: float) -> dict[int, float]:
+    """Return `near` of each chunk that has a cosine."""
+    users = [of_chunk.of_users for of_chunk in closest.values() if of_chunk.of_users is not None]
+    least = min(users, default=0.0)
+
+    def near(id_: int, cosine: float) -> float:
+        of_chunk = closest.get(id_, Closest(cosine, cosine))
+        of_users = of_chunk.of_users if of_chunk.of_users is not None else least
+        return cosine + CLOSEST * (of_chunk.of_all + voice * of_users)
+
+    return {id_: near(id_, cosine) for id_, cosine in cosines.items()}
