@@ -17,6 +17,9 @@ Mode = Literal["hybrid", "vector", "keyword", "none"]
 #: Scope of a search: notes, transcripts, both, or a wiki, which no memory of recalld has.
 Corpus = Literal["memory", "wiki", "all", "sessions"]
 
+#: Further phrasings of a question that one search takes.
+MOST_PHRASINGS = 4
+
 
 class Wire(BaseModel):
     """Value on the wire: frozen, with camelCase names. An unknown field is an error."""
@@ -38,10 +41,14 @@ def _whole(value: object) -> object:
 class SearchRequest(Wire):
     """Request for a search. For a very long query, only its beginning is searched, and the answer says so.
 
-    `corpus` narrows `sources`: a corpus that is not among them finds nothing.
+    `queries` are further phrasings of the query: each is searched for, and the results are fused by place. `corpus`
+    narrows `sources`: a corpus that is not among them finds nothing.
     """
 
     query: Annotated[str, BeforeValidator(_whole)]
+    queries: Annotated[tuple[Annotated[str, BeforeValidator(_whole)], ...], Field(max_length=MOST_PHRASINGS)] | None = (
+        None
+    )
     agent: str | None = None
     max_results: Annotated[int, Field(ge=1, le=100)] | None = None
     min_score: Annotated[float, Field(ge=0, le=1)] | None = None

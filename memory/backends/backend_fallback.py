@@ -19,6 +19,7 @@ from memory.backends.registry import MakeBackend, backend_maker
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import ASKING, PatternTooCostly, redactor_for
 from memory.search.answers import citation_of
+from memory.search.phrasings import by_phrasings
 from memory.search.ranking.query import sought
 from memory.search.scope import Session, allows, is_cited, session_of, withheld_from
 from memory.search.searchable import LEAST_CHARACTERS, SearchableMemory, footer, injected, unavailable, with_corpora
@@ -217,10 +218,12 @@ class FallbackMemory(SearchableMemory):
         """Return the backend's answer with the results that the session may see, shortened and without secrets."""
         primary, agent, started = self._made(), self._agent, time.monotonic()
         redact = redactor_for(agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING)
-        request = request.model_copy(update={"query": redact(request.query)})
-        answer = asyncio.run(asyncio.wait_for(primary.searched(request), self._seconds))
+        queries = tuple(map(redact, request.queries)) if request.queries else None
+        request = request.model_copy(update={"query": redact(request.query), "queries": queries})
         qmd = agent.qmd.limits if agent.backend == "qmd" else None
         bounds, most = qmd or agent.limits, request.max_results or (qmd or agent.query).max_results
+        search = by_phrasings(primary.searched, request, max_results=most)
+        answer = asyncio.run(asyncio.wait_for(search, self._seconds))
         cited, sources = is_cited(agent.citations, session), request.searched(agent.sources)
         withheld, room, results = withheld_from(session, self._files), bounds.max_injected_chars, []
         for result in answer.results:

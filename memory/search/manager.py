@@ -22,6 +22,7 @@ from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.answers import CachedAnswer, Passage, Question, passages_of, question_of, result_of
 from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, Moment, on_thread, pending_state
 from memory.search.get import late_redactor, read
+from memory.search.phrasings import by_phrasings
 from memory.search.query_vectors import Unavailable
 from memory.search.ranking.query import searched_query
 from memory.search.ranking.ranker import SearchParameters
@@ -131,7 +132,8 @@ class SearchManager(SearchableMemory):
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer within the deadline, even if a read or the provider hangs."""
-        return with_corpora(await self._search_in_scope(request), request.corpus)
+        answer = await by_phrasings(self._search_in_scope, request, max_results=self.agent.query.max_results)
+        return with_corpora(answer, request.corpus)
 
     async def _search_in_scope(self, request: SearchRequest) -> SearchAnswer:
         started = time.monotonic()

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import structlog
 
+from memory.search.phrasings import by_phrasings
 from memory.search.searchable import ANSWER_UNTIL, SearchableMemory, unavailable, with_corpora
 from memory.status.condition_texts import text_of
 from schemas.conditions import Condition, ConditionCode, Param
@@ -73,6 +74,9 @@ class OwnersMemory(SearchableMemory):
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the best results of all agents that answer before the deadline. `degraded` names the others."""
+        return await by_phrasings(self._search_agents, request, max_results=self._settings.query.max_results)
+
+    async def _search_agents(self, request: SearchRequest) -> SearchAnswer:
         started, seconds = time.monotonic(), self.limits.timeout_ms / 1000
         most = request.max_results or self._settings.query.max_results
         request = request.model_copy(update={"agent": None, "max_results": most})

@@ -56,7 +56,8 @@ _SEARCH = Tool(
         "people, preferences or todos: it looks through this agent's long-term memory, daily notes and past "
         "conversations, by meaning and by word, in any language. Returns the best passages with their path and "
         "lines; read more around one with memory_get, only as far as you need it. If nothing fits, say that you "
-        "looked and found nothing. If `disabled` is true, tell the user that memory is unavailable and why; if `stale` "
+        "looked and found nothing. For broad questions, or when the first answer lacks something, add two or three "
+        "phrasings in `queries`. If `disabled` is true, tell the user that memory is unavailable and why; if `stale` "
         "is, that the newest changes may be missing."
     ),
     input_schema=_input_schema(
@@ -66,6 +67,8 @@ _SEARCH = Tool(
         minScore="Leave out passages whose score is lower.",
         corpus="Only notes (memory), only past conversations (sessions), or both (all, as without it). "
         "There is no wiki here: asking for it finds nothing, and the answer's `corpora` says so.",
+        queries="Further phrasings of the same question, at most four, in words that the memory would use. Each is "
+        "searched for; passages that several of them find come first.",
     ),
 )
 

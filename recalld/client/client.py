@@ -240,6 +240,7 @@ class Client(Service):
         self: Service,
         query: str,
         *,
+        queries: Sequence[str] | None = None,
         agent: str | None = None,
         max_results: int | None = None,
         min_score: float | None = None,
@@ -252,6 +253,7 @@ class Client(Service):
 
         Args:
             query: a question, or exact words.
+            queries: up to four further phrasings of it; passages that several of them find come first.
             agent, session_key: instead of the client's own.
             max_results: 1 to 100; None: as the agent's settings say.
             min_score: 0 to 1; None: as the agent's settings say.
@@ -264,6 +266,7 @@ class Client(Service):
         """
         body = {
             "query": query,
+            "queries": list(queries) if queries else None,
             "maxResults": max_results,
             "minScore": min_score,
             "sources": list(sources) if sources else None,

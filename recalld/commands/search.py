@@ -37,10 +37,12 @@ _MOST_LINES = 100_000
     epilog=examples(
         'recalld search "which port does staging use"',
         "recalld search FP-131 --max-results 3 --source memory --long",
+        'recalld search "who decided on retries" --also "retry policy decision" --also "backoff limits agreed"',
         "recalld search release checklist --agent research --json",
     ),
 )
 @click.argument("words", nargs=-1, required=True, metavar="QUERY...")
+@click.option("--also", "queries", multiple=True, metavar="TEXT", help="The question in other words, up to 4 times.")
 @click.option("-n", "--max-results", type=click.IntRange(1, 100), metavar="N", help="How many results. [6]")
 @click.option("--min-score", type=click.FloatRange(0, 1), metavar="X", help="Leave out what scores below. [0.35]")
 @click.option("--source", "sources", multiple=True, type=click.Choice(["memory", "sessions"]), help="Only this source.")
@@ -55,6 +57,7 @@ def search(
     invocation: Invocation,
     *,
     words: tuple[str, ...],
+    queries: tuple[str, ...],
     sources: tuple[str, ...],
     form: str | None,
     as_json: bool,
@@ -71,8 +74,13 @@ def search(
     query = " ".join(words).strip()
     if not query:
         raise click.UsageError("the query is empty; say what to search for")
-    answer = answers.search(invocation, query, sources=list(sources) or None, all_agents=True, **options)
-    print_answer(answer, _lines(answer, query, form=form), as_json=as_json)
+    from schemas.search import MOST_PHRASINGS
+
+    if len(queries) > MOST_PHRASINGS:
+        raise click.UsageError(f"--also is given {len(queries)} times; give at most {MOST_PHRASINGS} phrasings")
+    options |= {"sources": list(sources) or None, "queries": list(queries) or None}
+    answer = answers.search(invocation, query, all_agents=True, **options)
+    print_answer(answer, _lines(answer, " ".join((query, *queries)), form=form), as_json=as_json)
     if answer.get("error"):
         return 1
     return 0 if answer["results"] else NOTHING_FOUND

@@ -121,6 +121,15 @@ def test_a_secret_in_a_query_reaches_no_provider_and_finds_what_held_it(
     assert server.log[-1].inputs == (question.format(*hidden),)
 
 
+def test_a_secret_in_a_further_phrasing_reaches_no_provider(commands: CommandLine, server: EmbeddingServer) -> None:
+    commands.say("index")
+    found = commands.json("search", "dentist", "--also", f"bot pushes with {TOKEN}", "--also", "the end")["results"]
+    assert "memory/gateway.md" in {hit["path"] for hit in found}
+    assert [TOKEN in text for text in server.texts if text.startswith("bot pushes")] == [False]
+    code, _, err = commands.run("search", "dentist", *(["--also", "teeth"] * 5))
+    assert (code, "at most 4" in err) == (2, True)
+
+
 def test_a_provider_that_quotes_what_it_was_sent_is_passed_on_without_secrets(commands: CommandLine) -> None:
     commands.set("RECALLD_REDACTION__MEMORY", "false")
     commands.server.fail_next(Failure(status=400, message=f"cannot embed 'The bot pushes with {TOKEN}'"), times=20)

@@ -57,6 +57,8 @@ def test_both_clients_ask_the_real_service(service: httpx.Client, settings: Sett
         ]
         assert client.search("dentist appointment", corpus="wiki")["corpora"][0]["outcome"] == "not-registered"
         assert client.get("memory/friday.md", corpus="wiki")["status"] == "not_found"
+        [first, *_] = client.search("", queries=["insurance card", "card"])["results"]
+        assert "保险卡" in first["snippet"]
         nothing = client.search("dentist appointment", sources=["sessions"], corpus="memory")
         assert (nothing["results"], "warning" in nothing) == ([], True)
         assert "保险卡" in client.call_tool("memory_search", '{"query": "insurance card"}')

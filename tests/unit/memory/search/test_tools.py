@@ -90,6 +90,8 @@ def test_a_search_is_asked_as_the_model_says_in_the_session_that_the_door_knows(
         ),
         (SEARCH, {}, "memory_search: query is missing"),
         (SEARCH, {"query": ["x"]}, "memory_search: query must be a text"),
+        (SEARCH, {"query": "x", "queries": ["y"] * 5}, "memory_search: queries must have at most 4 entries"),
+        (SEARCH, {"query": "x", "queries": "y"}, "memory_search: queries must be a list"),
         (SEARCH, {"query": "x", "maxResults": 0}, "maxResults must be at least 1"),
         (SEARCH, {"query": "x", "minScore": float("nan")}, "minScore must be at most 1"),
         (SEARCH, {"query": "x", "corpus": "notes"}, "memory_search: corpus must be 'memory'"),
