@@ -42,7 +42,8 @@ class SearchRequest(Wire):
     """Request for a search. For a very long query, only its beginning is searched, and the answer says so.
 
     `queries` are further phrasings of the query: each is searched for, and the results are fused by place. `corpus`
-    narrows `sources`: a corpus that is not among them finds nothing.
+    narrows `sources`: a corpus that is not among them finds nothing. `since` and `until` are dates, times or words
+    ("7d", "last week") as of the asking, in the `timezone` (IANA name), by default the service's.
     """
 
     query: Annotated[str, BeforeValidator(_whole)]
@@ -54,6 +55,9 @@ class SearchRequest(Wire):
     min_score: Annotated[float, Field(ge=0, le=1)] | None = None
     sources: tuple[Literal["memory", "sessions"], ...] | None = None
     corpus: Corpus | None = None
+    since: Annotated[str, Field(max_length=64)] | None = None
+    until: Annotated[str, Field(max_length=64)] | None = None
+    timezone: Annotated[str, Field(max_length=64)] | None = None
     session_key: str | None = None
     wait_ms: Annotated[int, Field(ge=0, le=60_000)] | None = None
 

@@ -91,6 +91,8 @@ class FallbackMemory(SearchableMemory):
         if request.corpus == "wiki":
             return with_corpora(SearchAnswer(), request.corpus)
         reason, empty = self._reason, None
+        if request.since is not None or request.until is not None:
+            reason = reason or f"{self._agent.backend} cannot be limited to a time; this is recalld's own index"
         if reason is None:
             try:
                 call = self._begun(lambda: self._answered(request, session))

@@ -20,6 +20,7 @@ from glob import escape
 from pathlib import Path
 from typing import TypeAlias
 
+from memory.chunking.dates import note_date
 from schemas.documents import DocumentKey, FileStat
 from schemas.globs import Globs
 
@@ -43,11 +44,6 @@ DATABASE_FILES = tuple(f"{name}{ending}" for name in (OPENCLAW_DATABASE, OPENCOD
 COMPRESSED = ".zst"
 
 _SUFFIX = ".md"
-
-#: 2026-03-01, 2026_03_01 (Logseq's journals) and 20260301, the last of this century and the one before.
-_DATE = re.compile(
-    r"(?<![0-9])(?:([0-9]{4})([-_])([0-9]{2})\2([0-9]{2})|((?:19|20)[0-9]{2})([0-9]{2})([0-9]{2}))(?![0-9])"
-)
 
 _COPY = re.compile(r"\.checkpoint\.|\.trajectory\.jsonl|^[0-9a-f]{64}\.jsonl\.zst$")
 
@@ -125,17 +121,6 @@ def archive_time(path: str) -> float:
         return datetime.fromisoformat(f"{day}T{clock.replace('-', ':')}").timestamp()
     except ValueError:
         return 0.0
-
-
-def note_date(path: str) -> date | None:
-    """Return the first date of the calendar in a file's name; None when it has none. Longer numbers are no dates."""
-    for match in _DATE.finditer(path, path.rfind("/") + 1):
-        year, month, day = match.group(1, 3, 4) if match[1] else match.group(5, 6, 7)
-        try:
-            return date(int(year), int(month), int(day))
-        except ValueError:
-            continue
-    return None
 
 
 def is_personal(path: str) -> bool:

@@ -17,6 +17,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TypeAlias
 
 from memory.search.ranking.fusion import Fused
@@ -145,13 +146,14 @@ Question: TypeAlias = tuple[str, SearchParameters, int, tuple[str, str] | None]
 def question_of(
     agent: str, parameters: SearchParameters, *, max_snippet_chars: int, embedding: tuple[str, str] | None
 ) -> Question | None:
-    """Return the key of a search's answer; None if the answer depends on the time, too.
+    """Return the key of a search's answer, which holds for a day; None if the answer depends on the time of day, too.
 
     `embedding` is identity and model of the provider, None with keywords only.
     """
     if parameters.hybrid.temporal_decay.enabled:
         return None
-    return agent, replace(parameters, now=0.0), max_snippet_chars, embedding
+    day = datetime.fromtimestamp(parameters.now, parameters.zone).toordinal()
+    return agent, replace(parameters, now=day), max_snippet_chars, embedding
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -26,6 +26,7 @@ from memory.search.phrasings import by_phrasings
 from memory.search.query_vectors import Unavailable
 from memory.search.ranking.query import searched_query
 from memory.search.ranking.ranker import SearchParameters
+from memory.search.ranking.times import zone_and_span
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.retrieval import Candidates, QuerySide, Retrieval, by_keywords, retrieve
 from memory.search.scope import Session, Withheld, allows, is_cited, session_of, withheld_from
@@ -38,7 +39,7 @@ from memory.store.reader import Vector
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
-from schemas.errors import BrokerUnavailable, RecalldError
+from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.ports import Event, EventInbox, Pending, PendingReader
 from schemas.search import GetAnswer, GetRequest, Mode, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings, Hybrid, Limits, Settings
@@ -88,7 +89,7 @@ def _allows(agent: AgentSettings, session: Session) -> bool:
 class SearchManager(SearchableMemory):
     """Memory of one agent's folder of generations, with its status.
 
-    `pending` reads the queue and `inbox` takes requests to flush; both may be absent.
+    `pending` reads the queue and `inbox` takes requests to flush; both may be absent. `clock` returns Unix time.
     """
 
     def __init__(
@@ -99,12 +100,13 @@ class SearchManager(SearchableMemory):
         resources: SearchResources | None = None,
         pending: PendingReader | None = None,
         inbox: EventInbox | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self.agent = agent
         self._owns_resources = resources is None
         self.resources = resources or SearchResources(settings)
-        self._pending, self._inbox = pending, inbox
+        self._pending, self._inbox, self.clock = pending, inbox, clock
         self.files = AgentFiles.of(settings, agent)
         self.titles = Titles(agent, self.files)
         self.generations = Generations.of(settings, agent.id, shelf=self.resources.shelf)
@@ -228,6 +230,8 @@ class SearchManager(SearchableMemory):
         elif isinstance(error, PatternTooCostly):
             lack |= {"error": error.of_question, "action": f"ask in other words, or {REWRITING}"}
             lack |= {"warning": "this question was not searched for", "disabled": None}
+        elif isinstance(error, UserError):
+            lack |= {"warning": "nothing was searched", "action": None, "disabled": None}
         elif not isinstance(error, RecalldError):
             _log.error("search_failed", agent=self.agent.id, exc_info=error)
             lack |= {"error": f"the search failed: {type(error).__name__}", "action": "look into the log"}
@@ -354,6 +358,8 @@ class _Search:
         if SESSIONS_SOURCE in sources and withheld is not None and withheld.transcripts is not None:
             notes = tuple(source for source in sources if source != SESSIONS_SOURCE)
             sources = (*notes, *sorted(withheld.transcripts))
+        now = self.on.clock()
+        zone, span = zone_and_span(request.timezone, request.since, request.until, now=now)
         parameters = SearchParameters(
             query=searched.text,
             max_results=request.max_results or agent.query.max_results,
@@ -361,6 +367,9 @@ class _Search:
             sources=sources,
             hybrid=agent.query.hybrid,
             withheld=withheld,
+            now=now,
+            zone=zone,
+            span=span,
         )
         embedder, question = self.on.embedder, None
         if parameters.query and embedder.lack is None:

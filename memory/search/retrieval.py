@@ -14,7 +14,7 @@ from memory.search.ranking.query import sought
 from memory.search.ranking.ranker import Copies, Ranked, SearchParameters, ranked, with_falling_scores
 from memory.status.condition_texts import text_of
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
-from memory.store.reader import ChunkRow, Hit, Vector
+from memory.store.reader import ChunkFilter, ChunkRow, Hit, Vector
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
@@ -66,7 +66,7 @@ def by_keywords(reader: StoreReader, parameters: SearchParameters, *, needed: bo
     """
     candidates = Candidates(reader, parameters, reader.change_token())
     if reader.text_reason is None and (needed or parameters.hybrid.enabled):
-        candidates.look(lambda count: reader.search_text(parameters.query, count, parameters.sources))
+        candidates.look(lambda count: reader.search_text(parameters.query, count, candidates.within))
     return candidates
 
 
@@ -124,6 +124,7 @@ class Candidates:
         k = parameters.max_results * parameters.hybrid.candidate_multiplier
         #: Number of candidates of one side, without copies.
         self.count = min(max(k, MIN_CANDIDATES), max(parameters.max_results, MAX_CANDIDATES))
+        self.within = ChunkFilter(parameters.sources, parameters.span)
         self.token = token
         #: Hits that are not withheld, copies included; None if this side was not searched, perhaps for a `lack`.
         self.hits: list[Hit] | None = None
@@ -175,7 +176,7 @@ def _nearest(reader: StoreReader, parameters: SearchParameters, side: QuerySide 
         candidates.lack = side.lack
         return candidates
     try:
-        candidates.look(lambda count: reader.search_vectors(vector, count, parameters.sources))
+        candidates.look(lambda count: reader.search_vectors(vector, count, candidates.within))
         if reader.text_reason is None and parameters.hybrid.enabled:
             candidates.other_scores = reader.text_scores(parameters.query, list(candidates.scores()))
     except VectorSearchUnavailable as error:
@@ -185,7 +186,8 @@ def _nearest(reader: StoreReader, parameters: SearchParameters, side: QuerySide 
 
 def _named_first(reader: StoreReader, parameters: SearchParameters, ranked: Ranked, vector: Vector | None) -> Ranked:
     """Put a chunk of each document that the query names before all others."""
-    ids = _named(reader, parameters, vector)
+    # A named document may have passages of any time.
+    ids = _named(reader, parameters, vector) if parameters.span is None else []
     if not ids:
         return ranked
     hits, copies = list(ranked[0]), dict(ranked[1])

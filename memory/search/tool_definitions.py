@@ -65,6 +65,8 @@ _SEARCH = Tool(
         query="What to recall: a question, or exact words, names, ids or error messages.",
         maxResults="How many passages at most.",
         minScore="Leave out passages whose score is lower.",
+        since="Only memory from this time on: a date, 7d, 2w, yesterday, last week.",
+        until="Only memory up to this time, the named day included.",
         corpus="Only notes (memory), only past conversations (sessions), or both (all, as without it). "
         "There is no wiki here: asking for it finds nothing, and the answer's `corpora` says so.",
         queries="Further phrasings of the same question, at most four, in words that the memory would use. Each is "

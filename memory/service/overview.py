@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from posixpath import commonpath
 from typing import TypeVar
 
-from memory.documents.roots import note_date
+from memory.chunking.dates import note_date
 from memory.documents.titles import Title
 from memory.service.agents import ServedAgent, ServedAgents
 from memory.status.agent import endpoint_conditions, in_words, queue_state

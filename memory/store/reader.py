@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from schemas.documents import DocumentKey, FileStat
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,6 +116,27 @@ class Hit:
 
     id: int
     score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Time from `start` to before `end`, in Unix seconds, and its first and last day (`YYYY-MM-DD`)."""
+
+    start: float = -math.inf
+    end: float = math.inf
+    first_day: str = ""
+    last_day: str = "9999"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFilter:
+    """Sources and time of the chunks that are searched.
+
+    Paths of single transcripts in place of "sessions" stand for their archives, too.
+    """
+
+    sources: Sequence[str] = (MEMORY_SOURCE, SESSIONS_SOURCE)
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,6 +246,9 @@ class Client(Service):
         min_score: float | None = None,
         sources: Sequence[str] | None = None,
         corpus: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        timezone: str | None = None,
         session_key: str | None = None,
         wait_ms: int | None = None,
     ) -> SearchAnswer:
@@ -259,6 +262,7 @@ class Client(Service):
             min_score: 0 to 1; None: as the agent's settings say.
             sources: "memory" (notes), "sessions" (transcripts), or both.
             corpus: "memory", "sessions" or "all", as the tool says it; "wiki" finds nothing.
+            since, until: limits of time: dates, or words such as "7d" and "last week", in the `timezone` (IANA name).
             wait_ms: milliseconds to wait at most for what was written before the search; None: 500.
 
         Raises:
@@ -271,6 +275,9 @@ class Client(Service):
             "minScore": min_score,
             "sources": list(sources) if sources else None,
             "corpus": corpus,
+            "since": since,
+            "until": until,
+            "timezone": timezone,
             "waitMs": wait_ms,
             **self._asker(agent, session_key),
         }

@@ -46,6 +46,8 @@ _MOST_LINES = 100_000
 @click.option("-n", "--max-results", type=click.IntRange(1, 100), metavar="N", help="How many results. [6]")
 @click.option("--min-score", type=click.FloatRange(0, 1), metavar="X", help="Leave out what scores below. [0.35]")
 @click.option("--source", "sources", multiple=True, type=click.Choice(["memory", "sessions"]), help="Only this source.")
+@click.option("--since", metavar="TIME", help='Only from then on: 2026-11-23, 7d, 2w, "last week".')
+@click.option("--until", metavar="TIME", help="Only up to then, the named day included.")
 @click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules.")
 @click.option("--wait-ms", type=click.IntRange(0, 60_000), metavar="MS", help="Wait for notes not yet indexed.")
 @click.option("--long", "form", flag_value="long", help="Print whole passages.")

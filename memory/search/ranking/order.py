@@ -21,9 +21,9 @@ from datetime import date
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
+from memory.chunking.dates import note_date
 from memory.chunking.segmenting import index_text
 from memory.chunking.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, ENGLISH_STOP_WORDS
-from memory.documents.roots import note_date
 from memory.search.ranking.fusion import Fused
 from memory.store.reader import ChunkRow, Vector
 from memory.store.sqlite.reader import StoreReader

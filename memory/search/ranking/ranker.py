@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import tzinfo
 from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.dates import dates_in
@@ -26,7 +27,8 @@ from memory.search.ranking.fusion import (
 from memory.search.ranking.order import Scored, aged, varied_hits
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.query import fold, sought
-from memory.store.reader import ChunkRow, TermCounts, Vector
+from memory.search.ranking.times import DATED, recent_first, times_in
+from memory.store.reader import ChunkRow, Span, TermCounts, Vector
 from memory.store.sqlite.reader import StoreReader
 from schemas.documents import MEMORY_SOURCE, DocumentKey
 
@@ -43,9 +45,6 @@ STANDING, MEANING = 1.0, 0.1
 #: Lift of a heading with an exact piece of a query of several words.
 HEADED = 0.5
 
-#: Lift of a day that the query names. It is smaller: people also speak of a day afterwards.
-DATED = 0.3
-
 #: Places of a list that are scored together, however few results are wanted.
 TOP = 10
 
@@ -55,7 +54,8 @@ class SearchParameters:
     """Parameters of one search.
 
     `withheld` returns the documents among some that the session must not find; None if it may find all. Equal ones
-    return the same for the same index. `now`, in Unix seconds, is the time from which the age of memory counts.
+    return the same for the same index. `now`, in Unix seconds, is the time of the asking, from which age
+    counts. Days are those of the `zone`, by default that of the process. Only memory of the `span` is searched.
     """
 
     query: str
@@ -65,6 +65,8 @@ class SearchParameters:
     hybrid: Hybrid
     withheld: Callable[[StoreReader, Collection[DocumentKey]], Collection[DocumentKey]] | None = None
     now: float = field(default_factory=time.time)
+    zone: tzinfo | None = None
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -112,6 +114,10 @@ def ranked(
     counts = reader.term_counts(query if reader.text_reason is None else "")
     matches = {} if reference else _query_matches(query, counts, {id_: row for id_, row in rows.items() if id_ in bm25})
     copies = _copies(reader, rows, sought(query), matches)
+    coverage = {id_: match.coverage for id_, match in matches.items()}
+    times = times_in(query, now=parameters.now, zone=parameters.zone)
+    said_at = reader.times_of(list(rows)) if times.spans or times.goes_on else {}
+    lifts = _folded(times.lifts(rows, said_at, coverage), copies)
     voice = 0.0 if reference else voice_weight(rows.values())
     closest = _closest(reader, vector, cosines) if not reference else {}
     near, words = near_scores(cosines, closest, voice), _words(reader, query, rows, bm25, matches, voice=voice)
@@ -124,13 +130,14 @@ def ranked(
         fused = fuse_minmax(
             near,
             words,
-            {id_: match.coverage for id_, match in matches.items()},
+            coverage,
             cosines=cosines,
-            lift={id_: match.lift for id_, match in matches.items()},
+            lift=lifts | {id_: max(match.lift, lifts.get(id_, 0.0)) for id_, match in matches.items()},
             vector_weight=hybrid.minmax.vector_weight,
             text_weight=hybrid.minmax.text_weight,
             scale=MEANING if exact_pieces(query).looked_up else 1.0,
         )
+        fused = recent_first(fused, said_at) if times.goes_on else fused
     reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
     # Age and variety choose from as many candidates as each side returns.
     count = max_results * hybrid.candidate_multiplier if reordered else max_results

@@ -38,8 +38,7 @@ export function startSearch() {
     event.preventDefault();
     search().then(leaveQuery);
   });
-  byId("source").addEventListener("change", () => shown && search());
-  byId("agent").addEventListener("change", () => shown && search());
+  for (const id of ["source", "agent", "since", "until"]) byId(id).addEventListener("change", () => shown && search());
   byId("folder").addEventListener("change", () => search(MOST));
   const given = new URLSearchParams(location.search);
   byId("query").value = given.get("q") ?? "";
@@ -99,7 +98,8 @@ async function search(most = byId("folder").value ? MOST : undefined) {
   byId("results").hidden = false;
   if (!box.hasChildNodes()) show(box, make("p", { className: "faint" }, t("searching")));
   const source = byId("source").value;
-  const body = { query, agent, maxResults: most, sources: source ? [source] : undefined };
+  const [since, until] = ["since", "until"].map((id) => byId(id).value || undefined);
+  const body = { query, agent, maxResults: most, sources: source ? [source] : undefined, since, until };
   try {
     const [answer, { terms }] = await Promise.all([
       send("/v1/search", body, signal),

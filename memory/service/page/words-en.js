@@ -44,6 +44,8 @@ export const en = {
   sourcesAll: "Notes and transcripts",
   sourcesNotes: "Notes",
   sourcesSessions: "Transcripts",
+  since: "From",
+  until: "Until",
   folder: "Folder",
   foldersAll: "All folders",
   results: "Results",

@@ -44,6 +44,8 @@ export const zh = {
   sourcesAll: "笔记和会话记录",
   sourcesNotes: "笔记",
   sourcesSessions: "会话记录",
+  since: "从",
+  until: "到",
   folder: "文件夹",
   foldersAll: "全部文件夹",
   results: "搜索结果",

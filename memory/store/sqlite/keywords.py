@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import apsw
 
-from memory.store.reader import Hit
-from memory.store.sqlite.rows import IS_OF_SOURCES, OVER_FETCH, as_json, covers_all, fetch, meta_value, of_sources
+from memory.store.reader import ChunkFilter, Hit
+from memory.store.sqlite.rows import IS_WITHIN, OVER_FETCH, as_json, bindings_of, covers_all, fetch, meta_value, passing
 from memory.transcripts.packing import messages_of
 
 #: Number of chunks from which rare terms are searched first.
@@ -47,15 +47,15 @@ SELECT rowid, -score FROM (
 )
 """
 
-# For a source that is rare among the best hits: all of its matches, the best first.
-SELECT_TEXT_OF_SOURCES = f"""
+# For a filter that few of the best hits pass: all matches that do, the best first.
+SELECT_TEXT_WITHIN = f"""
 SELECT rowid, -score FROM (
     SELECT rowid, bm25(chunks_fts) AS score FROM chunks_fts
-    WHERE chunks_fts MATCH ?2 AND EXISTS (
+    WHERE chunks_fts MATCH ?5 AND EXISTS (
         SELECT 1 FROM chunks AS c JOIN files AS f ON f.id = c.file_id
-        WHERE c.id = chunks_fts.rowid AND {IS_OF_SOURCES}
+        WHERE c.id = chunks_fts.rowid AND {IS_WITHIN}
     )
-    ORDER BY score, rowid LIMIT ?3
+    ORDER BY score, rowid LIMIT ?6
 )
 """  # noqa: S608 - constants
 
@@ -87,19 +87,19 @@ def best_texts(
     terms: Sequence[str],
     k: int,
     frequencies: TermFrequencies,
-    sources: Sequence[str] | None = None,
+    within: ChunkFilter,
 ) -> list[Hit]:
-    """Return the k chunks of these sources with the highest BM25 for any of the terms, best first, then by id.
+    """Return the k chunks that pass a filter with the highest BM25 for any of the terms, best first, then by id.
 
     `terms` are quoted FTS5 expressions.
     """
-    if sources is None or covers_all(connection, sources):
+    if covers_all(connection, within):
         return _best(connection, terms, k, frequencies)
     candidates = _best(connection, terms, k * OVER_FETCH, frequencies)
-    hits = of_sources(connection, candidates, sources)
+    hits = passing(connection, candidates, within)
     if len(hits) >= k or len(candidates) < k * OVER_FETCH:
         return hits[:k]
-    rows = fetch(connection, SELECT_TEXT_OF_SOURCES, (as_json(sources), _any(terms), k))
+    rows = fetch(connection, SELECT_TEXT_WITHIN, (*bindings_of(connection, within), _any(terms), k))
     return [Hit(int(row[0]), float(row[1])) for row in rows]
 
 

@@ -17,6 +17,7 @@ from memory.store.options import StoreOptions
 from memory.store.reader import (
     MOST_BEGUN,
     MOST_NAMED,
+    ChunkFilter,
     ChunkRow,
     Flaw,
     Hit,
@@ -32,6 +33,7 @@ from memory.store.sqlite.check import findings
 from memory.store.sqlite.connection import ReadConnections
 from memory.store.sqlite.keywords import TermFrequencies
 from memory.store.sqlite.rows import (
+    CHANGED_AT,
     DEAD_LETTER_COLUMNS,
     FILE_COLUMNS,
     SELECT_FILE_ID,
@@ -118,15 +120,13 @@ SELECT {FILE_COLUMNS}, {_BEGINNING} FROM files
 WHERE (source, path) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))
 """  # noqa: S608 - constants
 
-# A file's time may be any number; one of the future or before 1970 is no time of a change.
-SELECT_CHANGES = """
-SELECT source, path, CASE WHEN mtime_ns > 0 AND mtime_ns <= 1e9 * (indexed_at + 86400) THEN mtime_ns / 1e9
-                          ELSE indexed_at END AS changed
+SELECT_CHANGES = f"""
+SELECT source, path, {CHANGED_AT} AS changed
 FROM files
 WHERE (?1 IS NULL OR source = ?1) AND (?2 = '' OR (path >= ?2 AND substr(path, 1, length(?2)) = ?2))
   AND changed >= ?3 AND changed < ?4
 ORDER BY changed DESC, path LIMIT ?5
-"""
+"""  # noqa: S608 - a constant
 
 SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
 
@@ -330,10 +330,8 @@ class StoreReader:
             dimensions = self._dimensions(connection)
             return vectors.vectors_of(connection, ids, dimensions) if dimensions is not None else {}
 
-    def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+    def search_vectors(self, vector: Vector, k: int, within: ChunkFilter | None = None) -> list[Hit]:
         """Return the k nearest chunks by cosine, best first; none if the index holds no vectors.
-
-        `sources` may hold paths of single transcripts in place of "sessions", which stand for their archives, too.
 
         Raises:
             VectorSearchUnavailable: the index holds vectors that cannot be searched.
@@ -341,7 +339,7 @@ class StoreReader:
         with self._readers.borrow() as connection:
             if self._searchable_dimensions(connection, vector) is None or k < 1:
                 return []
-            return vectors.nearest(connection, vector, k, sources, self._resident)
+            return vectors.nearest(connection, vector, k, within or ChunkFilter(), self._resident)
 
     def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
         """Return the cosine of these chunks, without chunks that have no vector."""
@@ -352,11 +350,10 @@ class StoreReader:
             vectors_by_id = vectors.vectors_of(connection, ids, dimensions)
         return {chunk_id: float(chunk_vector @ vector) for chunk_id, chunk_vector in vectors_by_id.items()}
 
-    def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+    def search_text(self, query: str, k: int, within: ChunkFilter | None = None) -> list[Hit]:
         """Return the k best chunks by BM25 for any of the query's terms, best first.
 
-        `query` is plain text of a user: it is segmented and quoted here, never read as operators. `sources` as in
-        `search_vectors`.
+        `query` is plain text of a user: it is segmented and quoted here, never read as operators.
 
         Raises:
             KeywordsUnavailable: see `text_reason`.
@@ -365,7 +362,7 @@ class StoreReader:
         if not terms or k < 1:
             return []
         with self._readers.borrow() as connection:
-            return keywords.best_texts(connection, terms, k, self._frequencies, sources)
+            return keywords.best_texts(connection, terms, k, self._frequencies, within or ChunkFilter())
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         """Return the BM25 of these chunks for the query, without chunks that hold none of its terms."""

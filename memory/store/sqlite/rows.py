@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from memory.chunking.dates import note_date
 from memory.store.reader import (
+    ChunkFilter,
     ChunkRow,
     Hit,
     IndexedFile,
@@ -179,37 +182,56 @@ def as_blob(vector: Vector) -> bytes:
     return np.ascontiguousarray(vector, dtype="<f4").tobytes()
 
 
-#: Candidates per result that a search with a source filter takes first, before it reads all rows.
+#: Candidates per result that a search with a filter takes first, before it reads all rows.
 OVER_FETCH = 4
 
-#: Condition on a file f. An archive counts where its session does.
-IS_OF_SOURCES = f"""
+#: Condition on a file f and its chunk c, with ?1 to ?4 of `bindings_of`. An archive counts where its session does.
+IS_WITHIN = f"""
 (f.source IN (SELECT value FROM json_each(?1)) OR f.source = '{SESSIONS_SOURCE}'
 AND substr(f.path, 1, instr(f.path, '.jsonl') + 5) IN (SELECT value FROM json_each(?1)))
+AND CASE WHEN ?2 IS NULL THEN 1 WHEN c.said_at IS NOT NULL THEN c.said_at >= ?3 AND c.said_at < ?4
+ELSE f.id IN (SELECT value FROM json_each(?2)) END
 """  # noqa: S608 - a constant
 
-SELECT_IDS_OF_SOURCES = f"""
+#: Time of the last change of a file. It may be any number; one of the future or before 1970 is no time of a change.
+CHANGED_AT = "CASE WHEN mtime_ns > 0 AND mtime_ns <= 1e9 * (indexed_at + 86400) THEN mtime_ns / 1e9 ELSE indexed_at END"
+
+SELECT_FILE_TIMES = f"SELECT id, path, {CHANGED_AT} FROM files"  # noqa: S608 - a constant
+
+SELECT_IDS_WITHIN = f"""
 SELECT c.id FROM chunks AS c JOIN files AS f ON f.id = c.file_id
-WHERE c.id IN (SELECT value FROM json_each(?2)) AND {IS_OF_SOURCES}
+WHERE c.id IN (SELECT value FROM json_each(?5)) AND {IS_WITHIN}
 """  # noqa: S608 - constants
 
 # Repeated until NULL: one look-up for each source instead of a scan of all files.
 SELECT_NEXT_SOURCE = "SELECT min(source) FROM files WHERE source > ?"
 
 
-def of_sources(connection: apsw.Connection, hits: list[Hit], sources: Sequence[str]) -> list[Hit]:
-    """Return the hits in these sources."""
-    bindings = (as_json(sources), as_json([hit.id for hit in hits]))
-    matching_ids = {row[0] for row in fetch(connection, SELECT_IDS_OF_SOURCES, bindings)}
+def bindings_of(connection: apsw.Connection, within: ChunkFilter) -> tuple[str, str | None, float, float]:
+    """Return the bindings of `IS_WITHIN`: sources, ids of the files of the span, None without one, start and end."""
+    if (span := within.span) is None:
+        return as_json(within.sources), None, 0.0, 0.0
+    # The day in its name, or that of the last change.
+    rows = fetch(connection, SELECT_FILE_TIMES)
+    days = {id_: str(note_date(path) or date.fromtimestamp(changed)) for id_, path, changed in rows}
+    files = [id_ for id_, day in days.items() if span.first_day <= day <= span.last_day]
+    return as_json(within.sources), as_json(files), span.start, span.end
+
+
+def passing(connection: apsw.Connection, hits: Sequence[Hit], within: ChunkFilter) -> list[Hit]:
+    """Return the hits that pass a filter."""
+    bindings = (*bindings_of(connection, within), as_json([hit.id for hit in hits]))
+    matching_ids = {row[0] for row in fetch(connection, SELECT_IDS_WITHIN, bindings)}
     return [hit for hit in hits if hit.id in matching_ids]
 
 
-def covers_all(connection: apsw.Connection, sources: Sequence[str]) -> bool:
-    """Return True if the index has documents of these sources only."""
+def covers_all(connection: apsw.Connection, within: ChunkFilter) -> bool:
+    """Return True if a filter passes all chunks: it has no span, and the index has documents of its sources only."""
     source = ""
-    while True:
+    while within.span is None:
         [(source,)] = fetch(connection, SELECT_NEXT_SOURCE, (source,))
         if source is None:
             return True
-        if source not in sources:
-            return False
+        if source not in within.sources:
+            break
+    return False

@@ -25,17 +25,18 @@ from typing import TYPE_CHECKING
 import apsw
 
 from memory.store.errors import VectorSearchUnavailable
-from memory.store.reader import Hit, Vector
+from memory.store.reader import ChunkFilter, Hit, Vector
 from memory.store.sqlite.rows import (
-    IS_OF_SOURCES,
+    IS_WITHIN,
     OVER_FETCH,
     as_blob,
     as_json,
+    bindings_of,
     covers_all,
     fetch,
     fetch_one,
     meta_value,
-    of_sources,
+    passing,
 )
 from schemas.lazy_module import LazyModule
 
@@ -103,9 +104,9 @@ DELETE_BLOCK_VECTORS = "DELETE FROM chunks_vec_vector_chunks00 WHERE rowid = ?"
 INSERT_LISTED_ID = "INSERT INTO chunks_vec_rowids (rowid, chunk_id, chunk_offset) VALUES (?, ?, ?)"
 DELETE_LISTED_ID = "DELETE FROM chunks_vec_rowids WHERE rowid = ?"
 
-# By `chunks_by_file` alone, without reading the chunks.
-SELECT_ALL_IDS_OF_SOURCES = f"""
-SELECT c.id FROM files AS f JOIN chunks AS c ON c.file_id = f.id WHERE {IS_OF_SOURCES}
+# By `chunks_by_file`. Without a span no chunk is read.
+SELECT_ALL_IDS_WITHIN = f"""
+SELECT c.id FROM files AS f JOIN chunks AS c ON c.file_id = f.id WHERE {IS_WITHIN}
 """  # noqa: S608 - constants
 
 
@@ -146,21 +147,21 @@ def nearest(
     connection: apsw.Connection,
     vector: Vector,
     k: int,
-    sources: Sequence[str] | None,
+    within: ChunkFilter,
     resident: ResidentVectors | None = None,
 ) -> list[Hit]:
-    """Return the k chunks of these sources with the highest cosine, best first. Exact.
+    """Return the k chunks that pass a filter with the highest cosine, best first. Exact.
 
     `resident`: the vectors in memory, if they are there.
     """
     with snapshot(connection):
         ids, scores = cosines(connection, vector) if resident is None else resident.cosines(connection, vector)
-        if sources is None or covers_all(connection, sources):
+        if covers_all(connection, within):
             return _top(ids, scores, k)
-        hits = of_sources(connection, _top(ids, scores, k * OVER_FETCH), sources)
+        hits = passing(connection, _top(ids, scores, k * OVER_FETCH), within)
         if len(hits) >= k or len(ids) <= k * OVER_FETCH:
             return hits[:k]
-        rows = fetch(connection, SELECT_ALL_IDS_OF_SOURCES, (as_json(sources),))
+        rows = fetch(connection, SELECT_ALL_IDS_WITHIN, bindings_of(connection, within))
         matches = np.isin(ids, np.array(rows, dtype=np.int64))
         return _top(ids[matches], scores[matches], k)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from memory.store.dead_letters import EMBEDDING_REFUSED
-from memory.store.reader import MOST_NAMED, SentenceSigns, VectorState
+from memory.store.reader import MOST_NAMED, ChunkFilter, SentenceSigns, Span, VectorState
 from memory.store.sqlite.writer import Store
 from memory.store.writer import DocumentDelete, DocumentWrite, MovedChunk, Refusal, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
@@ -274,13 +275,13 @@ def test_sources_restrict_both_kinds_of_search(store: Store) -> None:
     talk = set(ids_of(store, TALK))
     query = vector(5)
     # The talk is far from the query: far more than k notes are nearer.
-    assert {hit.id for hit in store.search_vectors(query, 2, ["sessions"])} == talk
-    assert {hit.id for hit in store.search_text("gateway note 5 talk", 2, ["sessions"])} == talk
-    assert {hit.id for hit in store.search_text("note", 2, ["sessions"])} == set()
-    assert not {hit.id for hit in store.search_vectors(query, 50, ["memory"])} & talk
-    assert len(store.search_vectors(query, 50, ["memory", "sessions"])) == 32
-    assert store.search_vectors(query, 5, []) == []
-    assert store.search_text("gateway", 5, []) == []
+    assert {hit.id for hit in store.search_vectors(query, 2, ChunkFilter(("sessions",)))} == talk
+    assert {hit.id for hit in store.search_text("gateway note 5 talk", 2, ChunkFilter(("sessions",)))} == talk
+    assert {hit.id for hit in store.search_text("note", 2, ChunkFilter(("sessions",)))} == set()
+    assert not {hit.id for hit in store.search_vectors(query, 50, ChunkFilter(("memory",)))} & talk
+    assert len(store.search_vectors(query, 50, ChunkFilter(("memory", "sessions")))) == 32
+    assert store.search_vectors(query, 5, ChunkFilter(())) == []
+    assert store.search_text("gateway", 5, ChunkFilter(())) == []
 
 
 # Users' words and sentences --------------------------------------------------------------------------
@@ -556,10 +557,34 @@ def test_a_search_may_be_in_single_transcripts_and_their_archives(store: Store) 
     store.write([document(key("sessions/c.jsonl", source="sessions"), *texts, vectors=[vector(1)] * len(texts))])
 
     def documents(*sources: str) -> list[set[DocumentKey]]:
-        searches = (store.search_text("vault", 9, sources), store.search_vectors(vector(1), 9, sources))
+        searches = (
+            store.search_text("vault", 9, ChunkFilter(sources)),
+            store.search_vectors(vector(1), 9, ChunkFilter(sources)),
+        )
         return [{store.chunk_rows([hit.id])[hit.id].key for hit in hits} for hits in searches]
 
     assert documents("sessions/a.jsonl") == [{TALK, archive}] * 2
     assert documents("memory", "sessions/a.jsonl", "sessions/b/a.jsonl") == [{note, TALK, archive, other}] * 2
     assert documents("memory") == [{note}] * 2
     assert documents() == [set()] * 2
+
+
+def test_a_span_restricts_both_kinds_of_search_before_the_best_are_taken(store: Store) -> None:
+    day, span = 86_400.0, Span(1e9, 1e9 + 86_400, "2001-09-09", "2001-09-09")
+    near = vector(1)
+    chunks = [
+        replace(chunk(f"vault {number}", number, vector=near), said_at=1e9 + day * (number + 1))
+        for number in range(400)
+    ]
+    chunks.append(replace(chunk("a long word about some vault", 400, vector=vector(2)), said_at=1e9 + 5))
+    store.write([piece(*chunks, continues=None, to=position(1))])
+    dated, other, undated = key("memory/2001-09-09-x.md"), key("memory/2001-09-10.md"), key("MEMORY.md")
+    store.write([document(note, "vault", vectors=[near]) for note in (dated, other)])
+    changed = replace(document(undated, "vault", vectors=[near]), stat=FileStat(1, int((1e9 + 43_200) * 1e9), 1))
+    store.write([changed, replace(document(key("memory/new.md"), "vault", vectors=[near]), stat=STAT)])
+
+    for search in (partial(store.search_text, "vault"), partial(store.search_vectors, near)):
+        rows = store.chunk_rows([hit.id for hit in search(3, ChunkFilter(span=span))])
+        assert {row.key for row in rows.values()} == {dated, undated, TALK}
+        hits = search(3, ChunkFilter(("sessions",), span))
+        assert [row.text for row in store.chunk_rows([hit.id for hit in hits]).values()] == [chunks[-1].text]

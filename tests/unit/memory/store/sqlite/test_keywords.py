@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from memory.chunking.segmenting import FTS5_TOKENIZER
+from memory.store.reader import ChunkFilter
 from memory.store.sqlite import keywords
 from memory.store.sqlite.keywords import TermFrequencies
 
@@ -44,8 +45,8 @@ def test_the_result_is_that_of_scoring_everything(
     words = choose.sample([*COMMON, *RARE, "filler17", "filler99", "absent"], choose.randrange(2, 7))
     terms, k = [f'"{word}"' for word in words], choose.choice([1, 5, 24, 200])
     frequencies = TermFrequencies()
-    quick = keywords.best_texts(index, terms, k, frequencies)
+    quick = keywords.best_texts(index, terms, k, frequencies, ChunkFilter())
     monkeypatch.setattr(keywords, "LARGE_INDEX", CHUNKS * 10)
-    plain = keywords.best_texts(index, terms, k, frequencies)
+    plain = keywords.best_texts(index, terms, k, frequencies, ChunkFilter())
     assert [hit.id for hit in quick] == [hit.id for hit in plain]
     assert [hit.score for hit in quick] == pytest.approx([hit.score for hit in plain])

@@ -18,7 +18,7 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
 from memory.store.options import StoreOptions
-from memory.store.reader import Vector, VectorState
+from memory.store.reader import ChunkFilter, Vector, VectorState
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
@@ -134,9 +134,9 @@ class ResidentVectorsMachine(RuleBasedStateMachine):
         with self.shared.lease() as reader:
             assert reader is not None
             for query in map(exact_vector, range(QUERIES)):
-                for sources in (None, ("memory",), ("sessions",)):
+                for within in (None, ChunkFilter(("memory",)), ChunkFilter(("sessions",))):
                     for k in (3, 500):
-                        assert reader.search_vectors(query, k, sources) == scan.search_vectors(query, k, sources)
+                        assert reader.search_vectors(query, k, within) == scan.search_vectors(query, k, within)
             view = resident_of(reader).view
             # What was compared came from memory.
             if scan.meta("dimensions") is not None:
