@@ -7,6 +7,7 @@ as English unless several of them show that the query is in another language.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Collection
 from functools import cache
@@ -29,6 +30,11 @@ ENGLISH_STOP_WORDS = _words(
     yours yourself yourselves
     """
 )
+
+#: Share of unmistakable English stop words from which a text is English, and the characters that tell it.
+_ENGLISH_SHARE, _SAMPLE = 0.2, 600
+
+_WORD = re.compile("[a-z]+")
 
 #: Characters that are particles everywhere in a question: a bigram with one of them is a stop word.
 CHINESE_STOP_CHARACTERS = frozenset("的了吗吧呢啊呀嘛么麼嗎")
@@ -71,6 +77,9 @@ _ENGLISH_TOO = _words(
     """
 )
 
+#: English stop words that other languages do not have.
+_ONLY_ENGLISH = _words("is it of to") | {word for word in ENGLISH_STOP_WORDS - _ENGLISH_TOO if len(word) > len("of")}
+
 #: Number of words that prove that a query is not in English.
 _EVIDENT = 2
 
@@ -81,6 +90,12 @@ def stop_words_for(words: Collection[str]) -> frozenset[str]:
     languages = _evident(distinct) if len(distinct - ENGLISH_STOP_WORDS) >= _EVIDENT else []
     stops = frozenset.intersection(*map(stop_words_of, languages)) if languages else ENGLISH_STOP_WORDS
     return stops if "".join(distinct).isascii() else stops | stop_words_of("russian") | stop_words_of("arabic")
+
+
+def is_english(text: str) -> bool:
+    """Return True if many of the first words of a text are English stop words; a list of names is of no language."""
+    words = _WORD.findall(text[:_SAMPLE].lower())
+    return bool(words) and sum(word in _ONLY_ENGLISH for word in words) >= _ENGLISH_SHARE * len(words)
 
 
 @cache

@@ -20,7 +20,7 @@ from memory.context.bootstrap import cut
 from memory.documents.agent_files import AgentFiles
 from memory.documents.note_facts import noted_sessions
 from memory.documents.roots import is_note_name, session_id
-from memory.search.ranking import fusion
+from memory.search.ranking import confidence as scoring
 from memory.search.ranking.exact_matches import exact_pieces
 from memory.search.ranking.query import fold, sought
 from memory.search.searchable import SearchableMemory, injected
@@ -173,7 +173,7 @@ async def prompt_results(
     request = SearchRequest(
         query=prompt,
         max_results=settings.max_results + _SPARE_RESULTS,
-        min_score=settings.min_score * fusion.CERTAIN_SHARE,
+        min_score=settings.min_score * scoring.CERTAIN_SHARE,
         session_key=session_key,
         wait_ms=0,
     )
@@ -196,8 +196,8 @@ def sessions_of(result: SearchResult, files: AgentFiles) -> set[str]:
 
 
 def confidence(result: SearchResult) -> float:
-    """Return the confidence 0..1 in a passage (`fusion.confidence`)."""
-    return fusion.confidence(result.score, result.vector_score)
+    """Return the confidence 0..1 in a passage (`ranking.confidence`)."""
+    return scoring.confidence(result.score, result.vector_score)
 
 
 def passage_blocks(

@@ -90,10 +90,10 @@ def search(
 
 def _lines(answer: Answer, query: str, *, form: str | None) -> Iterator[str]:
     """Yield the lines of the results. Errors and lacks are remarks."""
-    from memory.search.ranking import fusion
+    from memory.search.ranking.confidence import LIKELY, confidence
 
     results = answer["results"]
-    if results and not any(fusion.confidence(hit["score"], hit.get("vectorScore")) >= fusion.LIKELY for hit in results):
+    if results and not any(confidence(hit["score"], hit.get("vectorScore")) >= LIKELY for hit in results):
         remark("nothing fits well; the nearest passages:")
     if form == "short":
         yield from map(_place, results)

@@ -75,10 +75,10 @@ def closest_sentences(vector: Vector, signs: Mapping[int, SentenceSigns]) -> dic
 
 
 def word_scores(
-    bm25: Mapping[int, float], said: Mapping[int, float], lines: Mapping[int, float], voice: float
+    bm25: Mapping[int, float], users: Mapping[int, float], lines: Mapping[int, float], voice: float
 ) -> dict[int, float]:
     """Return `words` of each chunk that has a BM25."""
-    return {id_: score + voice * said.get(id_, 0.0) + LINE * lines.get(id_, 0.0) for id_, score in bm25.items()}
+    return {id_: score + voice * users.get(id_, 0.0) + LINE * lines.get(id_, 0.0) for id_, score in bm25.items()}
 
 
 def near_scores(cosines: Mapping[int, float], closest: Mapping[int, Closest], voice: float) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Fusion of the vector side and the keyword side, and the confidence in each place. Pure functions of scores.
+"""Fusion of the vector side and the keyword side. Pure functions of scores.
 
 Two formulas, chosen by `query.hybrid.fusion`:
 
@@ -8,25 +8,11 @@ Two formulas, chosen by `query.hybrid.fusion`:
 * `fuse_weighted`: the reference formula, `vector_weight * cosine + text_weight / (1 + position)`.
 
 A min-max score says "best of this list", not "good". So `rank` orders the list, and the absolute `score` is reported
-and filters it. It is the confidence 0..1 that a place answers a query, the logistic function of the place's odds:
-
-* **in the query's own script**, its cosine and the share of the query that it holds: `7.3 c + 5.9 s - 3.36`;
-* **where words cannot agree**, since the query is in Latin letters and the text in Chinese, mostly how far its cosine
-  stands out from the mean of the nearest ones: `1.5 c + 20.5 (c - mean) + 8 s - 2.01`;
-* where no word of the query is in any candidate: the higher of the two, the second one less 0.75.
-
-Both less `0.625 ln(chunks / 100)`: a chunk's prior odds are those of one among all. A place goes half of the way to the
-best one of its list. A place with most of the query's words needs no vector, and a place with an identifier or a day of
-the query needs nothing else. If no place holds an identifier of the query, the odds of every near place are less by 1.
-
-The numbers were fitted with the bundled model on twelve sets of questions, English and Chinese. At the default
-`min_score` of 0.35 at most 2 in 100 questions lose their answer, and more than half of the questions without an answer
-return nothing. Cosines of other models are brought to that model's scale first.
+and filters it (`memory.search.ranking.confidence`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -143,124 +129,3 @@ def _scaled(scores: Mapping[int, float]) -> dict[int, float]:
 
 def _clip(value: float) -> float:
     return min(1.0, max(0.0, value))
-
-
-#: Number of nearest chunks whose mean cosine a place has to stand out from.
-CROWD = 24
-
-#: Numbers of chunks below and above which the prior stays the same.
-_FEWEST, _MOST = 20, 1000
-
-#: Share of the query's weight from which its words count as found.
-_WORDS_AGREE = 0.1
-
-#: Odds of a clear answer; higher odds do not lift the places beside it further.
-_CLEAR = 0.69
-
-#: Reduction of the odds if no chunk holds the identifier that the query names.
-_NO_EXACT_MATCH = 1.0
-
-#: Least score of a place with an identifier or a day of the query.
-EXACT_SCORE = 0.6
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """Usual cosines of a model between a question and an unrelated text, and between a question and its answer."""
-
-    unrelated: float
-    answering: float
-
-    def common(self, cosine: float) -> float:
-        """Return a cosine on the scale of the model that the scores were fitted with."""
-        share = (cosine - self.unrelated) / (self.answering - self.unrelated)
-        return _FITTED.unrelated + share * (_FITTED.answering - _FITTED.unrelated)
-
-
-_FITTED = Calibration(unrelated=0.05, answering=0.38)
-
-#: Models that this project did not measure: cosines that makers and users report for questions and passages.
-_DEFAULT = Calibration(unrelated=0.10, answering=0.50)
-
-#: Part of a model's name -> calibration; the first match wins.
-_BY_MODEL = (
-    ("multilingual-use", _FITTED),
-    ("e5", Calibration(unrelated=0.75, answering=0.88)),
-    ("ada-002", Calibration(unrelated=0.70, answering=0.83)),
-    ("embedding-3", Calibration(unrelated=0.08, answering=0.45)),
-)
-
-
-#: Share of a query's rare words that is certainty where a place has no vector.
-CERTAIN_SHARE = 0.6
-
-#: Confidence from which on a passage is more likely to fit than not.
-LIKELY = 0.5
-
-
-def confidence(score: float, vector_score: float | None) -> float:
-    """Return the confidence 0..1 in a passage. Without a vector its score is its share of the query's rare words."""
-    return score if vector_score is not None else min(1.0, score / CERTAIN_SHARE)
-
-
-def calibration_of(model: str) -> Calibration:
-    """Return the calibration of a model by its name."""
-    name = model.lower()
-    return next((calibration for part, calibration in _BY_MODEL if part in name), _DEFAULT)
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Evidence for one place. `cosine` is None for a place without a vector.
-
-    `coverage` is the share 0..1 of the query that it holds; `exact` is True if it holds an exact piece of the query.
-    """
-
-    cosine: float | None
-    coverage: float
-    exact: bool
-    same_script: bool
-
-
-def scores(
-    places: Sequence[Evidence], *, crowd: float, chunks: int, calibration: Calibration, has_exact_match: bool = True
-) -> list[float]:
-    """Return the score of each place of a list, in their order.
-
-    `crowd` is the mean cosine of the nearest chunks, at most `CROWD` of them; `chunks` the number of chunks of the
-    index; `has_exact_match` is False if the query has exact pieces and no place holds one.
-    """
-    prior = 0.625 * math.log(min(_MOST, max(_FEWEST, chunks)) / 100) + (0.0 if has_exact_match else _NO_EXACT_MATCH)
-    words_agree = any(place.coverage >= _WORDS_AGREE for place in places)
-    # One of a few unrelated chunks is the nearest all the same.
-    typical = max(_FITTED.unrelated, calibration.common(crowd))
-
-    def odds(place: Evidence) -> float:
-        if place.cosine is None:
-            return -math.inf
-        cosine = calibration.common(place.cosine)
-        together = 7.3 * cosine + 5.9 * place.coverage - 3.36 - prior
-        across = 1.5 * cosine + 20.5 * (cosine - typical) + 8 * place.coverage - 2.01 - prior
-        if not place.same_script:
-            return across
-        return together if words_agree else max(together, across - 0.75)
-
-    odds_of_places = [odds(place) for place in places]
-    best = min(_CLEAR, max(odds_of_places, default=-math.inf))
-    return [
-        max(
-            _logistic(max(place_odds, (place_odds + best) / 2)) if place_odds > -math.inf else 0.0,
-            _by_words(place.coverage) if place.cosine is not None else place.coverage,
-            max(EXACT_SCORE, place.coverage) if place.exact else 0.0,
-        )
-        for place, place_odds in zip(places, odds_of_places, strict=True)
-    ]
-
-
-def _by_words(coverage: float) -> float:
-    """Return the score of words alone: 0.4 for a half of the query, 1 for four fifths and more."""
-    return min(1.0, max(0.0, 2 * coverage - 0.6))
-
-
-def _logistic(odds: float) -> float:
-    return 1 / (1 + math.exp(-max(-50.0, min(50.0, odds))))

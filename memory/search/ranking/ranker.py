@@ -11,19 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from memory.chunking.dates import dates_in
 from memory.chunking.segmenting import index_title
 from memory.chunking.sentences import is_cjk
+from memory.chunking.stop_words import is_english
+from memory.search.ranking.confidence import CROWD, Evidence, calibration_of, scores
 from memory.search.ranking.coverage import rare_words, word_matcher
 from memory.search.ranking.exact_matches import exact_pieces
 from memory.search.ranking.features import Closest, closest_sentences, near_scores, voice_weight, word_scores
-from memory.search.ranking.fusion import (
-    CROWD,
-    Evidence,
-    Fused,
-    calibration_of,
-    descending,
-    fuse_minmax,
-    fuse_weighted,
-    scores,
-)
+from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted
 from memory.search.ranking.order import Scored, aged, varied_hits
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.query import fold, sought
@@ -143,7 +136,10 @@ def ranked(
     count = max_results * hybrid.candidate_multiplier if reordered else max_results
     hits = _distinct(fused, rows, max(count, TOP))
     if not reference:
-        hits = with_falling_scores(_scored(reader, parameters, counts, hits, cosines, matches, model=model))
+        highest = max((near_by.of_all for near_by in closest.values()), default=None)
+        hits = with_falling_scores(
+            _scored(reader, parameters, counts, hits, cosines, matches, closest=highest, model=model)
+        )
     if not reordered:
         return tuple(hits[:max_results]), copies
     if hybrid.temporal_decay.enabled:
@@ -173,12 +169,12 @@ def _words(
     voice: float,
 ) -> dict[int, float]:
     """Return the keyword scores of the candidates: their BM25, their users' words and their best sentences."""
-    said: dict[int, float] = {}
+    users_words: dict[int, float] = {}
     if voice:
         notes = {id_ for id_, row in rows.items() if row.key.source == MEMORY_SOURCE}
-        said = {id_: bm25[id_] for id_ in notes & bm25.keys()}
-        said |= reader.user_scores(query, [id_ for id_ in bm25 if id_ not in notes])
-    return word_scores(bm25, said, {id_: match.line for id_, match in matches.items()}, voice)
+        users_words = {id_: bm25[id_] for id_ in notes & bm25.keys()}
+        users_words |= reader.user_scores(query, [id_ for id_ in bm25 if id_ not in notes])
+    return word_scores(bm25, users_words, {id_: match.line for id_, match in matches.items()}, voice)
 
 
 def _copies(
@@ -246,22 +242,25 @@ def _scored(
     cosines: Mapping[int, float],
     matches: Mapping[int, _QueryMatch],
     *,
+    closest: float | None,
     model: str,
 ) -> list[Scored]:
     """Put scores on hits and drop the tail that is below `min_score`."""
     query, min_score = parameters.query, parameters.min_score
     nearest = sorted(cosines.values(), reverse=True)[:CROWD]
-    in_cjk = is_cjk(query)
+    in_cjk, in_english = is_cjk(query), is_english(query)
     places = []
     for item, row in hits:
         match = matches.get(item.id, _NO_MATCH)
         exact, same_script = match.exact > 0 or match.dated, is_cjk(row.text) == in_cjk
-        places.append(Evidence(cosines.get(item.id), match.coverage, exact=exact, same_script=same_script))
+        same_language = same_script and (in_cjk or (in_english and is_english(row.text)))
+        places.append(Evidence(cosines.get(item.id), match.coverage, exact, same_script, same_language))
     confidences = scores(
         places,
         crowd=sum(nearest) / len(nearest) if nearest else 0.0,
         chunks=counts.chunks,
         calibration=calibration_of(model),
+        closest=closest,
         has_exact_match=any(match.exact > 0 for match in matches.values()) or not exact_pieces(query).pieces,
     )
     scored = [replace(item, score=score) for (item, _), score in zip(hits, confidences, strict=True)]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from memory.chunking.dates import dates_in
 from memory.chunking.segmenting import FTS5_TOKENIZER, MAX_QUERY_TERMS, index_text, match_terms, query_terms
+from memory.chunking.stop_words import is_english
 
 
 class Index:
@@ -176,3 +177,17 @@ def test_every_pair_of_characters_of_a_run_finds_it(text: str, data: st.DataObje
 )
 def test_dates_are_read_as_notes_are_dated(question: str, dates: list[str]) -> None:
     assert list(dates_in(question)) == dates
+
+
+@pytest.mark.parametrize(
+    ("text", "english"),
+    [
+        ("what did we decide about the retry policy", True),
+        ("Wir haben am Freitag die Datenbank in Berlin umgezogen, so war es geplant", False),
+        ("Decidimos no usar la cola a partir de marzo", False),
+        ("retry policy backoff", False),
+        ("", False),
+    ],
+)
+def test_english_is_told_by_its_stop_words(text: str, english: bool):
+    assert is_english(text) is english

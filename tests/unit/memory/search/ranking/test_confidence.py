@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.fusion import Evidence, calibration_of, scores
+from memory.search.ranking.confidence import Evidence, calibration_of, scores
 
 USE = calibration_of("multilingual-use-v3")
 SHARE = st.floats(0, 1)
@@ -68,3 +68,17 @@ BOUND = 0.35
 )
 def test_the_first_place_is_shown_or_not(places: list[Evidence], crowd: float, chunks: int, shown: bool):
     assert (score(*places, crowd=crowd, chunks=chunks)[0] > BOUND) is shown
+
+
+def test_with_close_sentences_a_strange_question_finds_nothing_and_a_fitting_one_something():
+    spanish = replace(place(0.3, 0.0), same_language=False)
+    english = replace(place(0.3, 0.0), same_language=True)
+
+    def first(evidence: Evidence, closest: float | None) -> float:
+        return scores([evidence], crowd=0.1, chunks=100, calibration=USE, closest=closest)[0]
+
+    # No word agrees: in another language the distance to the crowd counts, and in the same one it does not.
+    assert first(spanish, 0.3) > BOUND > first(english, 0.3)
+    assert first(english, 0.55) > BOUND
+    assert first(english, 0.45) < BOUND < first(replace(english, coverage=0.3), 0.45)
+    assert first(english, None) == first(spanish, None)
