@@ -177,13 +177,16 @@ class QueueState(Wire):
 class VectorState(Wire):
     """Progress of the embeddings: chunks a second, seconds left (None: not known), advice before a long wait.
 
-    `in_batch_jobs` counts texts that are in jobs of the provider's Batch API.
+    `in_batch_jobs` counts texts that are in jobs of the provider's Batch API. A local model gives `sentences_wanted` of
+    the newest chunks vectors of their sentences as well; `sentences_ready` have them.
     """
 
     rate: float | None = None
     eta_seconds: float | None = None
     advice: str | None = None
     in_batch_jobs: int = 0
+    sentences_ready: int = 0
+    sentences_wanted: int = 0
 
 
 class ProcessState(Wire):

@@ -14,6 +14,7 @@ from memory.documents.roots import archived_path
 from memory.index import completion as completing
 from memory.index.changes import IndexReport
 from memory.index.indexer import Indexer
+from memory.index.provider import embeds_sentences
 from memory.telemetry import tracing
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
@@ -59,6 +60,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
             # Also those of a job that died between its commit and its request.
             available = indexer.supply.provider is not None
             unfilled = available and bool(indexer.target().pending_hashes(1))
+            sentences = report.added and embeds_sentences(indexer.agent, indexer.supply.provider)
             building = indexer.generations.next() is not None
             # A new index (the old one was deleted) lacks more documents than the marked ones.
             if completing.is_unasked(indexer) and not queue.pending_set.waiting(agent).backfill:
@@ -71,7 +73,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
         if lane is Lane.LIVE:
             queue.ended(agent, seconds=turn.seconds, failed=failed)
     turn.tell(report)
-    if unfilled:
+    if unfilled or sentences:
         queue.request_vectors(agent)
     elif building:
         queue.request_completion(agent)

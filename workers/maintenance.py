@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import structlog
 
 from memory.index import completion as completing
+from memory.index.provider import embeds_sentences
 from memory.status.processes import Pulses
 from memory.store.errors import NoRoom, Superseded
 from schemas.conditions import ConditionCode
@@ -119,7 +120,9 @@ def _keep_house(runtime: Runtime, agent: str) -> None:
                 runtime.health.resolve(ConditionCode.NO_SPACE, agent=agent)
         if released := completing.release_refused(indexer):
             log.info("refused_again_asked", agent=agent, chunks=released)
-        if indexer.supply.provider is not None and indexer.target().pending_hashes(1):
+        target, provider = indexer.target(), indexer.supply.provider
+        sentences = embeds_sentences(indexer.agent, provider) and target.lacking_sentences(1)
+        if provider is not None and (sentences or target.pending_hashes(1)):
             runtime.queue.request_vectors(agent)
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)

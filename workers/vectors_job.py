@@ -8,7 +8,7 @@ from typing import Self
 import structlog
 
 from memory.index import completion as completing
-from memory.index.vector_fill import MOST, fill_vectors
+from memory.index.vector_fill import MOST, fill_sentences, fill_vectors
 from memory.store.sqlite.writer import Store
 from memory.store.writer import Refusal
 from schemas.conditions import OF_PROVIDER, ConditionCode
@@ -29,7 +29,7 @@ ALONE_TURN_SECONDS = 300.0
 
 
 def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
-    """Embed an agent's chunks without vectors, for one turn.
+    """Embed an agent's chunks without vectors, for one turn; then sentences, as long as nothing of any agent waits.
 
     Raises:
         Postponed: there is nothing to do now, and there will be.
@@ -73,6 +73,12 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 on_ready=joined,
             )
         building = indexer.generations.next() is not None
+        queue, rests = runtime.queue, report.error is None and not report.left and turn.inline is None and not building
+        sentences_left = rests and fill_sentences(
+            indexer,
+            seconds=runtime.timing.turn,
+            stopping=lambda: runtime.stopping.is_set() or not queue.is_idle(),
+        )
     if report.error is not None:
         raise ProviderFailed(report.error) if isinstance(report.error, Transient) else report.error
     if report.ready or not report.left:
@@ -83,6 +89,8 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         raise Postponed("a batch job is under way", retry_in=turn.again_seconds)
     elif building and turn.inline is None:
         runtime.queue.request_completion(agent)
+    elif sentences_left:
+        raise Postponed("texts and vectors come first", retry_in=0.5 if queue.is_idle() else 5.0)
 
 
 def poll_batches(runtime: Runtime, agent: str) -> None:

@@ -110,6 +110,10 @@ def complete_generation(indexer: Indexer) -> bool:
     carry_over(indexer, missing_transcripts(indexer))
     if indexer.supply.identity != NO_VECTORS and store.pending_hashes(1):
         return False  # even in a process without a key: CURRENT has vectors
+    with _answering(indexer) as reader:
+        if reader is not None and embedding_of(reader.meta("identity")) == indexer.supply.identity:
+            for sentences in reader.all_sentences():
+                store.add_sentences(sentences)
     note_asked(indexer)
     done = indexer.generations.complete(indexer.fingerprint().digest)
     if done:

@@ -120,6 +120,11 @@ def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> tuple
     return fallback.provider, json.dumps(asdict(takeover))
 
 
+def embeds_sentences(memory: MemorySettings, provider: EmbeddingProvider | None) -> bool:
+    """Return True if the provider also embeds the sentences of chunks: only a model on this machine does."""
+    return memory.query.sentences == "auto" and provider is not None and not provider.account
+
+
 def fallback_problem(settings: Settings, agent: AgentSettings) -> str | None:
     """Return the reason why the configured fallback cannot take over; None if it can, or without one."""
     fallback = fallback_choice(agent, settings.credentials)

@@ -1,4 +1,4 @@
-"""Filling in of pending vectors, whose provider was slow, absent or unreachable when their chunks were committed."""
+"""Filling in of pending vectors, whose provider was slow or away when their chunks were committed, and of sentences."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from memory.chunking.sentences import sentences_of
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
-from memory.store.reader import Vector
+from memory.index.provider import embeds_sentences
+from memory.store.reader import ChunkRow, SentenceSigns, Vector
+from memory.store.sqlite.rows import signs_of
 from memory.store.writer import Refusal
+from memory.transcripts.packing import PackedMessage, messages_of
 from schemas.documents import Lane
-from schemas.errors import Terminal, Transient
+from schemas.errors import Permanent, Terminal, Transient
 
 #: Seconds of work in one round: an interruption costs no more, and progress is visible.
 SECONDS_A_ROUND = 4.0
@@ -93,3 +98,38 @@ def fill_vectors(
         on_ready(committed, time.monotonic() - began_at)
     report.left = bool(store.pending_hashes(1, among=only))
     return report
+
+
+def fill_sentences(indexer: Indexer, *, seconds: float, stopping: Callable[[], bool] = lambda: False) -> bool:
+    """Embed the sentences of chunks, the newest first, for about `seconds`; return True if some are left.
+
+    The model runs in this thread, chunk by chunk: it gives way within a fraction of a second. Users' words that an
+    older version left out come first. Raises like `fill_vectors`.
+    """
+    store, provider, batcher = indexer.target(), indexer.supply.provider, indexer.supply.batcher
+    deadline, stops = time.monotonic() + seconds, False
+    while not stopping() and store.text_reason is None and store.add_users_words():
+        pass
+    if provider is None or batcher is None or store.vector_reason or not embeds_sentences(indexer.agent, provider):
+        return False
+    while lacking := store.lacking_sentences(FEWEST):
+        sentences: dict[str, SentenceSigns] = {}
+        for chunk in sorted(store.chunk_rows(list(lacking)).values(), key=lambda chunk: -chunk.id):
+            if stops := stopping() or batcher.estimate_seconds(0) > 0 or time.monotonic() > deadline:
+                break
+            sentences[lacking[chunk.id]] = _sentences_of(chunk, provider)
+        store.add_sentences(sentences)
+        if stops:
+            return True
+    return False
+
+
+def _sentences_of(chunk: ChunkRow, provider: EmbeddingProvider) -> SentenceSigns:
+    """Embed the sentences of a chunk; none if the model cannot embed one of them."""
+    messages = messages_of(chunk.text) if chunk.key.is_transcript else [PackedMessage(is_users=True, text=chunk.text)]
+    pairs = [(sentence, message.is_users) for message in messages for sentence in sentences_of(message.text)]
+    try:
+        vectors = provider.embed_documents([sentence for sentence, _ in pairs]).vectors
+    except Permanent:
+        vectors, pairs = provider.embed_documents([]).vectors, []
+    return signs_of(vectors, [is_users for _, is_users in pairs])

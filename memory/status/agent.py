@@ -19,7 +19,7 @@ from memory.embedding.batch_jobs.ledger_reader import texts_in_jobs
 from memory.embedding.prices import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of, fingerprint
-from memory.index.provider import provider_for_queries, provider_of
+from memory.index.provider import embeds_sentences, provider_for_queries, provider_of
 from memory.redaction import redact
 from memory.status.condition_texts import part_of, text_of
 from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_progress, deep_findings, look_into_index
@@ -98,6 +98,9 @@ def agent_status(
         # Nothing runs, as far as one can see, or nothing may leave.
         held_back=pending is None or (endpoint is not None and endpoint.condition is not EndpointCondition.OK),
     )
+    if embeds_sentences(agent, provider):
+        sentences = dict(zip(("sentences_ready", "sentences_wanted"), index.sentences, strict=True))
+        vectors = vectors.model_copy(update=sentences)
     conditions = _conditions(agent, choice, sources, index, now)
     conditions += endpoint_conditions(endpoint, progress, conditions, provider=choice.name, now=now)
     useless = useless_answers(settings.home, agent, provider, chunks=state.chunks)

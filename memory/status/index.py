@@ -59,7 +59,8 @@ class StatusSources:
 class IndexLook:
     """Findings of a look. `integrity` is None unless it was asked for, and its check ended.
 
-    `trouble` is the reason why the index cannot be read. `comparison` is that of the disk with the index.
+    `trouble` is the reason why the index cannot be read. `comparison` is that of the disk with the index. `sentences`:
+    see `StoreReader.sentence_counts`.
     """
 
     state: IndexState
@@ -69,6 +70,7 @@ class IndexLook:
     notes: tuple[str, ...] = ()
     integrity: tuple[Flaw, ...] | None = None
     trouble: str | None = None
+    sentences: tuple[int, int] = (0, 0)
 
 
 def look_into_index(sources: StatusSources, *, fingerprint: str, deep: bool) -> IndexLook:
@@ -128,6 +130,7 @@ def _look(sources: StatusSources, reader: StoreReader, state: IndexState, *, fin
         dead_letters=dead_letters,
         notes=(*remarks, *notes),
         integrity=integrity,
+        sentences=reader.sentence_counts(),
     )
 
 

@@ -152,10 +152,9 @@ class TermCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentenceSigns:
-    """Sentences of one text.
+    """Sentences of one text: `signs` of their vectors, packed bits, shape (sentences, dimensions / 8).
 
-    `signs` has the signs of their vectors, packed bits of uint8, shape (sentences, dimensions / 8). `is_users`, bool,
-    shape (sentences,), is True for a user's sentence and for all of a note.
+    `is_users` is True for a user's sentence and for all of a note.
     """
 
     signs: npt.NDArray[np.uint8]

@@ -184,6 +184,8 @@ class VectorState(TypedDict):
     etaSeconds: NotRequired[float]
     advice: NotRequired[str]
     inBatchJobs: int
+    sentencesReady: int
+    sentencesWanted: int
 
 
 class Availability(TypedDict):

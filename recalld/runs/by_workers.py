@@ -207,7 +207,7 @@ class Wait:
 
         A batch job may take a day.
         """
-        state = [(agent.documents, agent.oldest_chunk, agent.building) for agent in self._agents]
+        state = [(agent.documents, agent.oldest_chunk, agent.building, agent.sentences) for agent in self._agents]
         if any(agent.jobs for agent in self._agents) or state != self._state:
             self._state, self._moved_at = state, time.monotonic()
         limit = self._run.settings.workers.stalled_after_seconds
@@ -251,11 +251,14 @@ class _AgentWait:
         jobs = batch_jobs_of(self._index.settings.home) if self._agent.remote.batch.enabled else []
         self.jobs = [job for job in jobs if job.open and job.agent == self._agent.id]
         self.in_jobs = self._is_left_to_jobs()
+        # A daemon goes on with them.
+        waits = self.documents or self.oldest_chunk or self.building or daemon_pid(self._index.settings.home)
+        self.sentences = 0 if waits else self._index.lacking_sentences()
 
     @property
     def is_done(self) -> bool:
-        """Return True if no documents, and neither vectors nor a generation are to come."""
-        is_whole = self.building is None and self.oldest_chunk is None
+        """Return True if no documents, and neither vectors, sentences nor a generation are to come."""
+        is_whole = self.building is None and self.oldest_chunk is None and not self.sentences
         return not self.documents and (is_whole or self.stopped is not None or self.in_jobs)
 
     @property
@@ -265,6 +268,8 @@ class _AgentWait:
             return counted(self.documents, "document")
         if self.oldest_chunk is not None:
             return f"{counted(self.counts.vectors_pending, 'vector')} of {self._index.choice.name}"
+        if self.sentences:
+            return f"the sentences of {counted(self.sentences, 'chunk')}"
         return "the new index to be whole" if self.building is not None else ""
 
     def ask_again(self) -> None:
@@ -272,7 +277,7 @@ class _AgentWait:
         provider = self._index.choice.provider
         if provider is not None and provider.account:
             self._broker.health.take_step(provider.account, provider.model, "forget")
-        if self._index.counts().vectors_pending:
+        if self._index.counts().vectors_pending or self._index.lacking_sentences():
             self._broker.queue.request_vectors_now(self._agent.id)
 
     def final_outcome(self, still_since: float | None) -> Outcome:
@@ -284,7 +289,7 @@ class _AgentWait:
         if lack is None and self.counts.vectors_pending and reason is not None:
             params = {"chunks": self.counts.vectors_pending, "reason": reason}
             lack = Condition(ConditionCode.VECTORS_WAIT, self._agent.id, params=params)
-        elif lack is None and still_since is not None and self.waits_for:
+        elif lack is None and still_since is not None and self.waits_for and not self.sentences:
             params = {"what": self.waits_for, "minutes": max(1, round((time.time() - still_since) / 60))}
             lack = Condition(ConditionCode.INDEXING_STILL, self._agent.id, since=still_since, params=params)
         return self._index.outcome(condition=lack, in_jobs=self.in_jobs)

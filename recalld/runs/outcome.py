@@ -11,6 +11,7 @@ import click
 from memory.embedding.prices import price_of
 from memory.embedding.selection import NO_VECTORS
 from memory.index.fingerprint import embedding_of, name_in
+from memory.index.provider import embeds_sentences
 from memory.status.agent import no_documents
 from memory.status.condition_texts import counted, text_of
 from memory.status.vectors import no_vectors
@@ -127,6 +128,12 @@ class RunIndex(AgentIndex):
         reader = self.reader()
         counts = reader.counts() if reader is not None else IndexCounts()
         return counts if self._wants_vectors() else counts.model_copy(update={"vectors_pending": 0})
+
+    def lacking_sentences(self) -> int:
+        """Return the number of chunks whose sentences are to be embedded."""
+        reader = self.reader() if embeds_sentences(self.agent, self.choice.provider) else None
+        ready, newest = reader.sentence_counts() if reader is not None else (0, 0)
+        return newest - ready
 
     def failed(self) -> dict[DocumentKey, str]:
         """Return the failed documents with their reasons."""

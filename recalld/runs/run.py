@@ -215,6 +215,7 @@ def _needs_workers(index: RunIndex, comparison: AgentComparison) -> bool:
         or index.choice.error is not None
         or reader is None
         or reader.meta("fingerprint") != index.fingerprint.digest
+        or index.lacking_sentences() > 0
     )
 
 
@@ -296,7 +297,7 @@ def _index_agent(
     from memory.embedding.supply import EmbeddingSupply
     from memory.index.generation_writer import GenerationWriter
     from memory.index.indexer import Indexer
-    from memory.index.vector_fill import fill_vectors
+    from memory.index.vector_fill import fill_sentences, fill_vectors
 
     deadline = time.monotonic() + IN_PROCESS_SECONDS
     settings, agent = index.settings, index.agent
@@ -314,4 +315,6 @@ def _index_agent(
         )
         if report.again is not None or report.unfinished or len(set(done)) < len(documents):
             return False
-        return not fill_vectors(indexer, seconds=max(0.0, deadline - time.monotonic())).left
+        if fill_vectors(indexer, seconds=max(0.0, deadline - time.monotonic())).left:
+            return False
+        return not fill_sentences(indexer, seconds=max(0.0, deadline - time.monotonic()))

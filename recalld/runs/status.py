@@ -225,6 +225,9 @@ def _vectors(agent: answers.AgentStatus) -> str:
         f"{vectors['rate']:.1f} a second" if pending and vectors.get("rate") else "",
         f"{duration(max(1.0, eta))} left" if pending and eta is not None else "",
         f"{in_jobs} in batch jobs (`recalld jobs`)" if in_jobs else "",
+        f"sentences of {vectors['sentencesReady']} chunks ready"
+        if ready and vectors.get("sentencesWanted", 0) > vectors["sentencesReady"]
+        else "",
     )
     return text + (f"; {vectors['advice']}" if vectors.get("advice") else "")
 

@@ -55,6 +55,9 @@ class Query(Section):
     min_score: Share = Field(
         0.35, description="Results below this score are left out; exact keyword matches are always kept."
     )
+    sentences: Literal["auto", "off"] = Field(
+        "auto", description="auto: a local model also embeds the sentences of the newest 20,000 chunks; off: of none."
+    )
     hybrid: Hybrid = Hybrid()
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 
 from memory.index.fingerprint import Fingerprint
@@ -40,6 +41,25 @@ def test_a_home_at_rest_is_brought_up_to_date_without_a_broker(home: Path, works
     note.unlink()
     assert index(home, workspace)["files"] == 1
     assert not (home / "broker").exists()
+
+
+def test_sentences_come_with_the_first_index_and_where_they_are_missing(home: Path, workspace: Path) -> None:
+    (workspace / "MEMORY.md").write_text("The lynx hides in the forest beyond the third lake.\n")
+
+    def sentences() -> tuple[int, int]:
+        [agent] = json.loads(recalld("status", "--json", home=home, environment=STUB).stdout)["agents"]
+        assert agent["ok"]
+        return agent["vectors"]["sentencesReady"], agent["vectors"]["sentencesWanted"]
+
+    index(home, workspace)
+    assert sentences() == (1, 1)
+    [file] = (home / "indexes" / "main").glob("*.sqlite")
+    connection = apsw.Connection(str(file))
+    connection.execute("DELETE FROM sentences")
+    connection.close()
+    assert sentences() == (0, 1)
+    index(home, workspace)
+    assert sentences() == (1, 1)
 
 
 def test_no_document_at_all_is_never_ok(home: Path, workspace: Path) -> None:

@@ -29,12 +29,18 @@ from tests.embedding_server import EmbeddingServer, Failure
 from tests.transcript_files import transcript
 from tests.waiting import wait_until
 from tests.working import key
-from tests.written_index import write_index
+from tests.written_index import with_agent, write_index
 from workers.claims import shared_limiter
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE
 from workers.queue.private_server import BrokerServer
 
 OWN, OTHER = key("MEMORY.md"), key("memory/other.md")
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Settings without sentences: the test is the worker."""
+    return with_agent(settings, query={"sentences": "off"})
 
 
 @pytest.fixture
@@ -171,6 +177,19 @@ def test_vectors_of_what_came_later_do_not_keep_it(settings: Settings, side: Bro
         store.write_vectors({first: (text_hash, vector)})
         wait_until(waiting.came_back)
         assert store.counts().vectors_pending == 1
+
+
+def test_sentences_keep_it_last_and_are_no_reason_to_fail(
+    settings: Settings, side: BrokerSide, workspace: Path
+) -> None:
+    (workspace / "MEMORY.md").write_text("The first one.\n", "utf-8")
+    write_index(settings)
+    settings = with_agent(settings, query={"sentences": "auto"})
+    workers = settings.workers.model_copy(update={"stalled_after_seconds": 0.2})
+    with Waiting(settings.model_copy(update={"workers": workers}), side) as waiting:
+        wait_until(waiting.came_back)
+    assert waiting.line.shown[0].endswith("  waits for the sentences of 1 chunk")
+    assert waiting.outcomes[0].condition is None
 
 
 def test_it_comes_back_with_a_code_when_nothing_gets_on(settings: Settings, side: BrokerSide) -> None:

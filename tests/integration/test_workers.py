@@ -16,9 +16,11 @@ from tests.transcript_files import message_line
 from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import with_agent
+from workers.failure_policy import Postponed
 from workers.index_job import CLAIM
 from workers.queue.names import INDEX_PENDING
-from workers.runtime import Timing
+from workers.runtime import Runtime, Timing
+from workers.vectors_job import embed_turn
 
 pytestmark = pytest.mark.usefixtures("broker_server")
 
@@ -226,3 +228,26 @@ def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole(
         assert known(workers) == [f"sessions/{file.name}", f"sessions/{archive.name}"]
         indexed(archive)
         wait_until(lambda: known(workers) == [f"sessions/{archive.name}"])
+
+
+def test_sentences_give_way_to_documents_of_any_agent_and_come_last(one_thread: Settings) -> None:
+    workers = Workers(one_thread)
+    runtime, note = Runtime(one_thread, workers.queue, workers.health), DocumentKey("memory", "MEMORY.md")
+
+    def sentences() -> tuple[int, int]:
+        with workers.reading("main") as reader:
+            assert reader is not None
+            return reader.sentence_counts()
+
+    workers.write("MEMORY.md", "The heron stood in the reed bed of the northern lake.")
+    with runtime.indexer("main") as indexer:
+        indexer.index([note], lane=Lane.LIVE, on_done=lambda _: None)
+    workers.mark("MEMORY.md", agent="other")
+    with pytest.raises(Postponed):
+        embed_turn(runtime, "main", "job")
+    assert sentences() == (0, 1)
+    runtime.close()
+    with workers:
+        wait_until(lambda: workers.settled("other"))
+        workers.note("MEMORY.md", "The heron left the reed bed of the northern lake.")
+        wait_until(lambda: workers.complete() and sentences() == (1, 1))

@@ -164,6 +164,10 @@ class BrokerJobQueue:
         """Return True if a message waits in this lane that no worker has taken."""
         return bool(self._client.exists(self._keys.queue(lane.value)))
 
+    def is_idle(self) -> bool:
+        """Return True if no document of any agent waits or is indexed, and no job for vectors waits."""
+        return not (self.pending_set.agents() or self._client.exists(self._keys.queue(VECTORS_QUEUE)))
+
     def may_retry(self, actor: str, agent: str, lane: str, *, job: str, seconds: float) -> bool:
         """Return True if a failed job should be delivered again after `seconds`: one job of each kind is."""
         key = self._keys.retrying(actor, agent, lane)

@@ -30,15 +30,13 @@ MAX_INTEGRITY_MESSAGES = 20
 SELECT_CHUNK_IDS = "SELECT id FROM chunks"
 SELECT_READY_IDS = "SELECT id FROM chunks WHERE vector_state = 'ready'"
 SELECT_FTS_IDS = "SELECT rowid FROM chunks_fts"
-SELECT_SAID_IDS = "SELECT rowid FROM chunks_said"
 
-# The tables behind them, readable without FTS5.
+# The table behind it, readable without FTS5.
 SELECT_FTS_IDS_PAST_FTS5 = "SELECT id FROM chunks_fts_docsize"
-SELECT_SAID_IDS_PAST_FTS5 = "SELECT id FROM chunks_said_docsize"
 
 SELECT_TALKS = f"""
 SELECT c.id, c.text FROM chunks AS c JOIN files AS f ON f.id = c.file_id
-WHERE f.source = '{SESSIONS_SOURCE}' AND c.id > ?
+WHERE f.source = '{SESSIONS_SOURCE}' AND c.id > ifnull((SELECT value FROM meta WHERE name = '{USERS_WORDS_DUE}') + 0, 0)
 """  # noqa: S608 - a constant
 SELECT_ORPHANED_SENTENCES = "SELECT rowid FROM sentences WHERE text_hash NOT IN (SELECT text_hash FROM chunks)"
 
@@ -81,14 +79,13 @@ def _integrity(connection: apsw.Connection) -> Iterator[str]:
 
 def _keywords(connection: apsw.Connection) -> Iterator[Flaw]:
     chunks = _ids(connection, SELECT_CHUNK_IDS)
-    past_fts5 = missing_keywords(connection) is not None
-    indexed = _ids(connection, SELECT_FTS_IDS_PAST_FTS5 if past_fts5 else SELECT_FTS_IDS)
+    statement = SELECT_FTS_IDS if missing_keywords(connection) is None else SELECT_FTS_IDS_PAST_FTS5
+    indexed = _ids(connection, statement)
     yield from _difference("chunks without a row in chunks_fts", chunks - indexed)
     yield from _difference("rows of chunks_fts without a chunk", indexed - chunks)
     if has_sentences(connection):
-        due = int(meta_value(connection, USERS_WORDS_DUE) or 0)
-        talks = {chunk_id for chunk_id, text in connection.execute(SELECT_TALKS, (due,)) if users_words(text)}
-        indexed = _ids(connection, SELECT_SAID_IDS_PAST_FTS5 if past_fts5 else SELECT_SAID_IDS)
+        talks = {chunk_id for chunk_id, text in connection.execute(SELECT_TALKS) if users_words(text)}
+        indexed = _ids(connection, statement.replace("chunks_fts", "chunks_said"))
         yield from _difference("chunks with users' words and without a row in chunks_said", talks - indexed)
         yield from _difference("rows of chunks_said without a chunk with users' words", indexed - talks)
         yield from _difference("rows of sentences without a chunk", _ids(connection, SELECT_ORPHANED_SENTENCES))

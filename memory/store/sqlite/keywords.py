@@ -61,11 +61,8 @@ SELECT rowid, -score FROM (
 
 # The plus keeps FTS5 from running the whole query once for every id. SQLite checks the ids before it scores.
 SELECT_SCORES = """
-SELECT rowid, -bm25(chunks_fts) FROM chunks_fts
-WHERE chunks_fts MATCH ? AND +rowid IN (SELECT value FROM json_each(?))
+SELECT rowid, -bm25({0}) FROM {0} WHERE {0} MATCH ? AND +rowid IN (SELECT value FROM json_each(?))
 """
-
-SELECT_USER_SCORES = SELECT_SCORES.replace("chunks_fts", "chunks_said")
 
 
 def users_words(text: str) -> str:
@@ -116,11 +113,9 @@ def _best(connection: apsw.Connection, terms: Sequence[str], k: int, frequencies
     return [Hit(id_, score) for id_, score in ranked[:k]]
 
 
-def scores(
-    connection: apsw.Connection, terms: Sequence[str], ids: Sequence[int], statement: str = SELECT_SCORES
-) -> dict[int, float]:
-    """Return the BM25 of these chunks, without chunks that hold none of the terms."""
-    return dict(fetch(connection, statement, (_any(terms), as_json(ids))))
+def scores(connection: apsw.Connection, terms: Sequence[str], ids: Sequence[int], table: str) -> dict[int, float]:
+    """Return the BM25 of these chunks in `chunks_fts` or `chunks_said`, without chunks that hold none of the terms."""
+    return dict(fetch(connection, SELECT_SCORES.format(table), (_any(terms), as_json(ids))))
 
 
 def _by_rare_terms(connection: apsw.Connection, terms: Sequence[_Term], k: int) -> dict[int, float]:

@@ -57,10 +57,7 @@ COUNT_DELETED = f"SELECT ({SELECT_CHUNKS_EVER}) - ({COUNT_CHUNKS})"
 FORGET_META = "DELETE FROM meta WHERE name = ?"
 
 # A negative number merges segments of different sizes, too (https://sqlite.org/fts5.html#the_merge_command).
-MERGES = tuple(
-    f"INSERT INTO {table} ({table}, rank) VALUES ('merge', ?)"  # noqa: S608 - constants
-    for table in ("chunks_fts", "chunks_said")
-)
+MERGE = "INSERT INTO {0} ({0}, rank) VALUES ('merge', ?)"
 
 #: SQLite counts fewer changes than this for a merge that had nothing to do.
 _NOTHING_MERGED = 2
@@ -96,9 +93,9 @@ def is_worth_merging(connection: apsw.Connection) -> bool:
 
 def merge_keywords(connection: apsw.Connection) -> bool:
     """Merge some pages in the open transaction; return False, and record the merge, if nothing is left to merge."""
-    for merge in MERGES:
+    for table in ("chunks_fts", "chunks_said"):
         before = connection.total_changes()
-        connection.execute(merge, (-MERGED_PAGES_A_STEP,))
+        connection.execute(MERGE.format(table), (-MERGED_PAGES_A_STEP,))
         if connection.total_changes() - before >= _NOTHING_MERGED:
             return True
     connection.execute(SET_META, (MERGED_AT, str(_changes_ever(connection))))

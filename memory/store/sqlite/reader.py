@@ -51,8 +51,8 @@ from memory.store.sqlite.rows import (
     name_of,
     position_of,
     refused_of,
-    sentence_signs,
     stored_chunk,
+    stored_signs,
 )
 from memory.store.sqlite.schema import FILE_NAME
 from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
@@ -134,6 +134,16 @@ SELECT_SENTENCES = """
 SELECT c.id, s.users, s.signs FROM chunks AS c JOIN sentences AS s ON s.text_hash = c.text_hash
 WHERE c.id IN (SELECT value FROM json_each(?)) AND length(s.users)
 """
+
+#: Newest chunks of an index that get sentences.
+MOST_WITH_SENTENCES = 20_000
+_LACKS_SENTENCES = f"""
+id > ifnull((SELECT id FROM chunks ORDER BY id DESC LIMIT 1 OFFSET {MOST_WITH_SENTENCES}), 0)
+AND vector_state = 'ready' AND text_hash NOT IN (SELECT text_hash FROM sentences)
+"""  # noqa: S608 - a constant
+SELECT_LACKING = f"SELECT id, text_hash FROM chunks WHERE {_LACKS_SENTENCES} ORDER BY id DESC LIMIT ?"  # noqa: S608
+COUNT_LACKING = f"SELECT count(*) FROM chunks WHERE {_LACKS_SENTENCES}"  # noqa: S608
+SELECT_SENTENCES_AFTER = "SELECT rowid, text_hash, users, signs FROM sentences WHERE rowid > ? ORDER BY rowid LIMIT 500"
 
 # One chunk of each text; any of several will do.
 SELECT_READY_BY_HASH = """
@@ -370,7 +380,7 @@ class StoreReader:
         if not terms or not ids:
             return {}
         with self._readers.borrow() as connection:
-            return keywords.scores(connection, terms, ids)
+            return keywords.scores(connection, terms, ids, "chunks_fts")
 
     def user_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         """Return the BM25 of the users' words in these chunks of transcripts, without chunks whose users use no term.
@@ -380,15 +390,31 @@ class StoreReader:
         terms = match_terms(query)
         with self._readers.borrow() as connection:
             is_whole = has_sentences(connection) and meta_value(connection, USERS_WORDS_DUE) is None
-            if not (terms and ids and is_whole):
-                return {}
-            return keywords.scores(connection, terms, ids, keywords.SELECT_USER_SCORES)
+            return keywords.scores(connection, terms, ids, "chunks_said") if terms and ids and is_whole else {}
 
     def sentence_signs(self, ids: Sequence[int]) -> dict[int, SentenceSigns]:
         """Return the sentences of these chunks, without chunks that have none (yet)."""
         with self._readers.borrow() as connection:
             rows = fetch(connection, SELECT_SENTENCES, (as_json(ids),)) if has_sentences(connection) else []
-        return {chunk_id: sentence_signs(users, signs) for chunk_id, users, signs in rows}
+        return {chunk_id: stored_signs(users, signs) for chunk_id, users, signs in rows}
+
+    def lacking_sentences(self, limit: int) -> dict[int, str]:
+        """Return the text hash of each chunk whose sentences are to be embedded, by chunk id, newest first."""
+        return dict(self._fetch(SELECT_LACKING, limit))
+
+    def sentence_counts(self) -> tuple[int, int]:
+        """Return the numbers of chunks whose sentences are embedded, and of those whose sentences should be."""
+        newest = min(self.counts().vectors_ready, MOST_WITH_SENTENCES)
+        with self._readers.borrow() as connection:
+            lacking = fetch(connection, COUNT_LACKING)[0][0] if has_sentences(connection) else newest
+        return max(0, newest - lacking), newest
+
+    def all_sentences(self) -> Iterator[dict[str, SentenceSigns]]:
+        """Yield the sentences of all texts by text hash, page by page."""
+        last = 0
+        while rows := self._fetch(SELECT_SENTENCES_AFTER, last):
+            yield {text_hash: stored_signs(users, signs) for _, text_hash, users, signs in rows}
+            last = rows[-1][0]
 
     def term_counts(self, query: str) -> TermCounts:
         """Return the number of chunks that hold each of the query's terms, in all sources."""

@@ -29,6 +29,7 @@ from schemas.status import DeadLetter
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 else:
     np = LazyModule("numpy")
 
@@ -57,10 +58,8 @@ FROM files AS f JOIN transcripts AS t ON t.file_id = f.id
 WHERE f.source = ? AND f.path = ?
 """
 
+USERS_WORDS_DUE = "users_words_due"  # entry of `meta`
 SELECT_REVISION = "SELECT revision FROM files WHERE source = ? AND path = ?"
-
-#: Entry of `meta`: see the schema.
-USERS_WORDS_DUE = "users_words_due"
 
 # SQLite's integers are signed, inode numbers are not.
 _INODE_BITS = 64
@@ -155,12 +154,12 @@ def has_sentences(connection: apsw.Connection) -> bool:
     return schema_number(connection) > FIRST_SCHEMA_NUMBER
 
 
-def sentence_values(sentences: SentenceSigns) -> tuple[bytes, bytes]:
-    """Return the columns users and signs of the sentences of a text."""
-    return sentences.is_users.tobytes(), sentences.signs.tobytes()
+def signs_of(vectors: npt.NDArray[np.float32], is_users: Sequence[bool]) -> SentenceSigns:
+    """Pack the vectors of sentences."""
+    return SentenceSigns(np.packbits(vectors > 0, axis=1), np.array(is_users, dtype=np.bool_))
 
 
-def sentence_signs(users: bytes, signs: bytes) -> SentenceSigns:
+def stored_signs(users: bytes, signs: bytes) -> SentenceSigns:
     """Convert the columns users and signs."""
     is_users = np.frombuffer(users, dtype=np.bool_)
     return SentenceSigns(np.frombuffer(signs, dtype=np.uint8).reshape(len(is_users), -1 if users else 0), is_users)

@@ -105,21 +105,12 @@ CREATE TABLE dead_letters (
 """  # noqa: S608 - a constant
 
 _SENTENCES = f"""
--- Users' words of the chunks of transcripts (`memory.store.sqlite.keywords.users_words`), like `chunks_fts`. A chunk
--- without any has no row.
-CREATE VIRTUAL TABLE chunks_said USING fts5 (
-    text, content = '', contentless_delete = 1, tokenize = '{FTS5_TOKENIZER}'
-);
+-- Users' words of transcripts (`memory.store.sqlite.keywords.users_words`), like `chunks_fts`.
+CREATE VIRTUAL TABLE chunks_said USING fts5 (text, content = '', contentless_delete = 1, tokenize = '{FTS5_TOKENIZER}');
 INSERT INTO chunks_said (chunks_said, rank) VALUES ('deletemerge', 0);
-
 -- Sentences of chunks: equal texts share a row. `users` has a byte for each sentence, 1 for a user's; `signs` has a bit
 -- for each dimension of its vector, 1 above 0. A text without sentences has empty blobs.
-CREATE TABLE sentences (
-    text_hash TEXT PRIMARY KEY,
-    users     BLOB NOT NULL,
-    signs     BLOB NOT NULL
-) STRICT;
-
+CREATE TABLE sentences (text_hash TEXT PRIMARY KEY, users BLOB NOT NULL, signs BLOB NOT NULL) STRICT;
 -- The highest id of a chunk without its users' words. Without this entry, all chunks have them.
 INSERT INTO meta (name, value)
 SELECT 'users_words_due', CAST(seq AS TEXT) FROM sqlite_sequence WHERE name = 'chunks' AND seq > 0;

@@ -37,7 +37,6 @@ from memory.store.sqlite.rows import (
     name_of,
     position_of,
     refused_of,
-    sentence_values,
     stat_values,
 )
 from memory.store.sqlite.schema import SET_META
@@ -112,14 +111,8 @@ SELECT c.id, iif(f.source = '{SESSIONS_SOURCE}', c.text, '') FROM chunks AS c JO
 WHERE c.id <= ? ORDER BY c.id DESC LIMIT ?
 """  # noqa: S608 - a constant
 
-INSERT_SENTENCES = """
-INSERT OR IGNORE INTO sentences (text_hash, users, signs)
-SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM chunks WHERE text_hash = ?1)
-"""
-DELETE_SENTENCES = """
-DELETE FROM sentences
-WHERE text_hash IN (SELECT value FROM json_each(?)) AND text_hash NOT IN (SELECT text_hash FROM chunks)
-"""
+INSERT_SENTENCES = "INSERT OR IGNORE INTO sentences SELECT ?1, ?2, ?3 WHERE ?1 IN (SELECT text_hash FROM chunks)"
+DELETE_SENTENCES = "DELETE FROM sentences WHERE text_hash = ?1 AND ?1 NOT IN (SELECT text_hash FROM chunks)"
 
 REPLACE_POSITION = 'INSERT OR REPLACE INTO transcripts (file_id, "offset", lines, digest, state) VALUES (?, ?, ?, ?, ?)'
 DELETE_POSITION = "DELETE FROM transcripts WHERE file_id = ?"
@@ -305,7 +298,7 @@ class WriteTransaction:
 
     def add_sentences(self, sentences: Mapping[str, SentenceSigns]) -> None:
         """Add sentences by text hash, without texts that have some or that no chunk holds."""
-        rows = ((text_hash, *sentence_values(of_text)) for text_hash, of_text in sentences.items())
+        rows = ((text_hash, of.is_users.tobytes(), of.signs.tobytes()) for text_hash, of in sentences.items())
         self._connection.executemany(INSERT_SENTENCES, rows)
         self.changed = self.changed or bool(sentences)
 
@@ -414,8 +407,8 @@ class WriteTransaction:
         )
         texts = ((chunk_id, chunk.text) for chunk_id, file_id, chunk, _ in self._added if file_id in self._transcripts)
         self._insert_users_words(texts)
-        if removed:  # after the insertions: a text may be among both
-            self._connection.execute(DELETE_SENTENCES, (as_json({text_hash for *_, text_hash in removed}),))
+        # After the insertions: a text may be among both.
+        self._connection.executemany(DELETE_SENTENCES, {(text_hash,) for *_, text_hash in removed})
         self._insert_vectors(
             [
                 (chunk_id, vector)

@@ -74,6 +74,7 @@ def test_an_index_that_holds_what_the_disk_holds_is_ok(settings: Settings, look:
     status = look(deep=True)
     assert (status.ok, status.integrity, status.index.identity_matches) == (True, (), True)
     assert (status.disk.files, status.index.files, status.index.vectors_ready) == (1, 1, 1)
+    assert (status.vectors.sentences_ready, status.vectors.sentences_wanted) == (0, 1), "which is no trouble"
     assert (status.vector_search.available, status.text_search.available) == (True, True)
 
 
