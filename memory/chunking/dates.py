@@ -50,10 +50,10 @@ def dates_in(text: str) -> Iterator[str]:
         for match in pattern.finditer(text):
             if any(match.start() < end and start < match.end() for start, end in read):
                 continue
-            named = _date(**match.groupdict())
-            if named is not None:
+            numbers = _date(**match.groupdict())
+            if numbers is not None:
                 read.append(match.span())
-                yield named
+                yield numbers
 
 
 def _date(month: str, day: str | None = None, year: str | None = None) -> str | None:

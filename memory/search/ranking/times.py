@@ -107,8 +107,8 @@ def recent_first(fused: Sequence[Fused], said_at: Mapping[int, float]) -> list[F
     """
     newest, half_life = max(said_at.values(), default=0.0), 30 * SECONDS_PER_DAY
     factors = {id_: 0.7 + 0.3 * 0.5 ** ((newest - time) / half_life) for id_, time in said_at.items()}
-    aged = (replace(hit, rank=hit.rank * factors.get(hit.id, 1.0)) for hit in fused)
-    return sorted(aged, key=lambda hit: (-hit.rank, hit.id))
+    aged = (replace(candidate, rank=candidate.rank * factors.get(candidate.id, 1.0)) for candidate in fused)
+    return sorted(aged, key=lambda candidate: (-candidate.rank, candidate.id))
 
 
 def zone_and_span(

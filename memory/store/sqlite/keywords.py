@@ -84,13 +84,13 @@ def best_texts(
     terms: Sequence[str],
     k: int,
     frequencies: TermFrequencies,
-    within: ChunkFilter,
+    within: ChunkFilter | None = None,
 ) -> list[Hit]:
     """Return the k chunks that pass a filter with the highest BM25 for any of the terms, best first, then by id.
 
     `terms` are quoted FTS5 expressions.
     """
-    if covers_all(connection, within):
+    if within is None or covers_all(connection, within):
         return _best(connection, terms, k, frequencies)
     candidates = _best(connection, terms, k * OVER_FETCH, frequencies)
     hits = passing(connection, candidates, within)

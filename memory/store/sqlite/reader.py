@@ -349,7 +349,7 @@ class StoreReader:
         with self._readers.borrow() as connection:
             if self._searchable_dimensions(connection, vector) is None or k < 1:
                 return []
-            return vectors.nearest(connection, vector, k, within or ChunkFilter(), self._resident)
+            return vectors.nearest(connection, vector, k, within, self._resident)
 
     def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
         """Return the cosine of these chunks, without chunks that have no vector."""
@@ -372,7 +372,7 @@ class StoreReader:
         if not terms or k < 1:
             return []
         with self._readers.borrow() as connection:
-            return keywords.best_texts(connection, terms, k, self._frequencies, within or ChunkFilter())
+            return keywords.best_texts(connection, terms, k, self._frequencies, within)
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         """Return the BM25 of these chunks for the query, without chunks that hold none of its terms."""

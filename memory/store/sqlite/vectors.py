@@ -147,7 +147,7 @@ def nearest(
     connection: apsw.Connection,
     vector: Vector,
     k: int,
-    within: ChunkFilter,
+    within: ChunkFilter | None,
     resident: ResidentVectors | None = None,
 ) -> list[Hit]:
     """Return the k chunks that pass a filter with the highest cosine, best first. Exact.
@@ -156,7 +156,7 @@ def nearest(
     """
     with snapshot(connection):
         ids, scores = cosines(connection, vector) if resident is None else resident.cosines(connection, vector)
-        if covers_all(connection, within):
+        if within is None or covers_all(connection, within):
             return _top(ids, scores, k)
         hits = passing(connection, _top(ids, scores, k * OVER_FETCH), within)
         if len(hits) >= k or len(ids) <= k * OVER_FETCH:

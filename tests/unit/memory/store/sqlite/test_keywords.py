@@ -9,7 +9,6 @@ import apsw
 import pytest
 
 from memory.chunking.segmenting import FTS5_TOKENIZER
-from memory.store.reader import ChunkFilter
 from memory.store.sqlite import keywords
 from memory.store.sqlite.keywords import TermFrequencies
 
@@ -45,8 +44,8 @@ def test_the_result_is_that_of_scoring_everything(
     words = choose.sample([*COMMON, *RARE, "filler17", "filler99", "absent"], choose.randrange(2, 7))
     terms, k = [f'"{word}"' for word in words], choose.choice([1, 5, 24, 200])
     frequencies = TermFrequencies()
-    quick = keywords.best_texts(index, terms, k, frequencies, ChunkFilter())
+    quick = keywords.best_texts(index, terms, k, frequencies)
     monkeypatch.setattr(keywords, "LARGE_INDEX", CHUNKS * 10)
-    plain = keywords.best_texts(index, terms, k, frequencies, ChunkFilter())
+    plain = keywords.best_texts(index, terms, k, frequencies)
     assert [hit.id for hit in quick] == [hit.id for hit in plain]
     assert [hit.score for hit in quick] == pytest.approx([hit.score for hit in plain])
