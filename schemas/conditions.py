@@ -125,6 +125,7 @@ class ConditionCode(StrEnum):
     CHANGES_UNSEEN = "changes_unseen"
     QUERY_CUT = "query_cut"
     AGENT_NOT_SEARCHED = "agent_not_searched"
+    NOT_RERANKED = "not_reranked"
 
 
 #: Conditions for which no vectors join the index.

@@ -17,9 +17,6 @@ Mode = Literal["hybrid", "vector", "keyword", "none"]
 #: Scope of a search: notes, transcripts, both, or a wiki, which no memory of recalld has.
 Corpus = Literal["memory", "wiki", "all", "sessions"]
 
-#: Further phrasings of a question that one search takes.
-MOST_PHRASINGS = 4
-
 
 class Wire(BaseModel):
     """Value on the wire: frozen, with camelCase names. An unknown field is an error."""
@@ -47,9 +44,7 @@ class SearchRequest(Wire):
     """
 
     query: Annotated[str, BeforeValidator(_whole)]
-    queries: Annotated[tuple[Annotated[str, BeforeValidator(_whole)], ...], Field(max_length=MOST_PHRASINGS)] | None = (
-        None
-    )
+    queries: Annotated[tuple[Annotated[str, BeforeValidator(_whole)], ...], Field(max_length=4)] | None = None
     agent: str | None = None
     max_results: Annotated[int, Field(ge=1, le=100)] | None = None
     min_score: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -80,10 +75,11 @@ class SearchResult(Wire):
 
     `startLine` to `endLine` are the passage, which `citation` names. `snippetStartLine` to `snippetEndLine` lie within
     it and hold the shown text. In a transcript they equal those of the passage: its lines are messages, and the place
-    of each message within a passage is unknown. `alsoIn` is there when other documents hold the same text: copies are
-    one result. `title` is the heading of the note, or project, day and first words of the conversation. `resume` is the
-    command that resumes the conversation in its program, for the owner's private session alone. `agent` is there when
-    several agents were searched; `alsoIn` names no documents of other agents.
+    of each message within a passage is unknown. `rerankScore` is on the reranker's own scale. `alsoIn` is there when
+    other documents hold the same text: copies are one result. `title` is the heading of the note, or project, day and
+    first words of the conversation. `resume` is the command that resumes the conversation in its program, for the
+    owner's private session alone. `agent` is there when several agents were searched; `alsoIn` names no documents of
+    other agents.
     """
 
     agent: str | None = None
@@ -93,6 +89,7 @@ class SearchResult(Wire):
     score: float
     vector_score: float | None = None
     text_score: float | None = None
+    rerank_score: float | None = None
     snippet: str
     snippet_start_line: int | None = None
     snippet_end_line: int | None = None

@@ -220,12 +220,11 @@ class FallbackMemory(SearchableMemory):
         """Return the backend's answer with the results that the session may see, shortened and without secrets."""
         primary, agent, started = self._made(), self._agent, time.monotonic()
         redact = redactor_for(agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING)
-        queries = tuple(map(redact, request.queries)) if request.queries else None
-        request = request.model_copy(update={"query": redact(request.query), "queries": queries})
+        queries = tuple(map(redact, request.queries or ()))
+        request = request.model_copy(update={"query": redact(request.query), "queries": queries or None})
         qmd = agent.qmd.limits if agent.backend == "qmd" else None
         bounds, most = qmd or agent.limits, request.max_results or (qmd or agent.query).max_results
-        search = by_phrasings(primary.searched, request, max_results=most)
-        answer = asyncio.run(asyncio.wait_for(search, self._seconds))
+        answer = asyncio.run(asyncio.wait_for(by_phrasings(primary.searched, request, max_results=most), self._seconds))
         cited, sources = is_cited(agent.citations, session), request.searched(agent.sources)
         withheld, room, results = withheld_from(session, self._files), bounds.max_injected_chars, []
         for result in answer.results:
@@ -259,7 +258,7 @@ class FallbackMemory(SearchableMemory):
     def _key_of(self, result: SearchResult) -> DocumentKey | None:
         """Return the document of a result; None if it is none of this agent, is gone, or has wrong lines or scores."""
         first, last = result.snippet_start_line or result.start_line, result.snippet_end_line or result.end_line
-        scores = result.score, result.vector_score or 0.0, result.text_score or 0.0
+        scores = result.score, result.vector_score or 0.0, result.text_score or 0.0, result.rerank_score or 0.0
         valid = 0 <= result.score <= 1 and all(map(math.isfinite, scores))
         if valid and 1 <= result.start_line <= first <= last <= result.end_line < 2**53:
             with suppress(RecalldError):

@@ -102,6 +102,7 @@ def _places(
             score=round(fused.score, 4),
             vector_score=round(fused.vector, 4) if fused.vector is not None else None,
             text_score=round(fused.text, 4) if fused.text is not None else None,
+            rerank_score=fused.rerank,
             snippet=snippet.text,
             snippet_start_line=first,
             snippet_end_line=last,

@@ -26,6 +26,7 @@ from memory.search.phrasings import by_phrasings
 from memory.search.query_vectors import Unavailable
 from memory.search.ranking.query import searched_query
 from memory.search.ranking.ranker import SearchParameters
+from memory.search.ranking.reranker import Reranker
 from memory.search.ranking.times import zone_and_span
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.retrieval import Candidates, QuerySide, Retrieval, by_keywords, retrieve
@@ -352,7 +353,8 @@ class _Search:
         """Mask the query's secrets, choose the provider, begin to embed, look for changes that wait, and `start`."""
         agent, request = self.on.agent, self.request
         # The index holds masks where secrets were, and a provider gets to see none.
-        searched = searched_query(request.query, redactor_for(agent, "memory", "sessions", budget=ASKING))
+        redact, rerank = redactor_for(agent, "memory", "sessions", budget=ASKING), agent.query.rerank
+        searched = searched_query(request.query, redact)
         withheld = withheld_from(self.session, self.on.files)
         sources = request.searched(agent.sources)
         if SESSIONS_SOURCE in sources and withheld is not None and withheld.transcripts is not None:
@@ -370,6 +372,9 @@ class _Search:
             now=now,
             zone=zone,
             span=span,
+            reranker=Reranker(rerank, searched.text, redact, self.deadline.left)
+            if rerank.base_url is not None
+            else None,
         )
         embedder, question = self.on.embedder, None
         if parameters.query and embedder.lack is None:

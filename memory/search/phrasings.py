@@ -1,18 +1,14 @@
-"""Several phrasings of one question: a search for each, and the fusion of their results by place."""
+"""Several phrasings of one question: a search for each, all at once, and the fusion of their results by place."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import chain
 
 from memory.search.ranking.fusion import Fused, descending
 from memory.search.ranking.ranker import TOP
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
-
-#: Added to the place of a result: a passage that two searches find further below passes the first of one search.
-_PLACE_OFFSET = 10
 
 #: Results of each phrasing, at least: passages that several searches find may stand deep in each of them.
 LEAST_RESULTS = 24
@@ -21,10 +17,7 @@ LEAST_RESULTS = 24
 async def by_phrasings(
     search: Callable[[SearchRequest], Awaitable[SearchAnswer]], request: SearchRequest, *, max_results: int
 ) -> SearchAnswer:
-    """Return the answer of `search`; for a request with several phrasings, the fused answer of a search for each.
-
-    The searches begin together, so that one deadline holds for all. State and mode are those of the most limited one.
-    """
+    """Return the fused answer of a search for each phrasing, with mode and state of the most limited of them."""
     if not request.queries:
         return await search(request)
     texts = dict.fromkeys(filter(str.strip, (request.query, *request.queries))) or {"": None}
@@ -35,10 +28,9 @@ async def by_phrasings(
     return max(given, key=lambda answer: len(answer.conditions)).model_copy(
         update={
             "results": fused_by_place([answer.results for answer in given], max_results=most),
-            "conditions": tuple(dict.fromkeys(chain.from_iterable(answer.conditions for answer in given))),
-            "degraded": tuple(dict.fromkeys(chain.from_iterable(answer.degraded for answer in given))),
+            "conditions": tuple(dict.fromkeys(entry for answer in given for entry in answer.conditions)),
+            "degraded": tuple(dict.fromkeys(entry for answer in given for entry in answer.degraded)),
             "warning": next((answer.warning for answer in answers if answer.warning), None),
-            "took_ms": max(answer.took_ms for answer in answers),
         }
     )
 
@@ -54,9 +46,8 @@ def fused_by_place(lists: Sequence[Sequence[SearchResult]], *, max_results: int)
         for place, result in enumerate(results, 1):
             key = result.agent, result.source, result.path, result.start_line, result.end_line
             passages[key_of_text.setdefault(" ".join(result.snippet.split()), key)].append((place, result))
-    ranks = {key: sum(1 / (_PLACE_OFFSET + place) for place, _ in places) for key, places in passages.items()}
-    best = [passages[key] for key in sorted(ranks, key=ranks.__getitem__, reverse=True)[:max_results]]
+    best = sorted(passages.values(), key=lambda places: -sum(1 / (10 + place) for place, _ in places))[:max_results]
     scores = [max(result.score for _, result in places) for places in best]
     falling = descending([Fused(0, rank=0.0, score=score, vector=None, text=None) for score in scores], TOP)
-    shown = [min(places, key=lambda entry: entry[0])[1] for places in best]
-    return tuple(result.model_copy(update={"score": item.score}) for result, item in zip(shown, falling, strict=True))
+    hits = (min(places, key=lambda entry: entry[0])[1] for places in best)
+    return tuple(hit.model_copy(update={"score": fused.score}) for hit, fused in zip(hits, falling, strict=True))

@@ -107,6 +107,7 @@ def retrieve(
     ranking = ranked(
         reader, parameters, cosines, bm25, model=model, vector=vector, cached_rows=by_words.rows | near.rows
     )
+    lacks += parameters.reranker.lacks if parameters.reranker is not None else ()
     hits, copies = _named_first(reader, parameters, ranking, vector)
     return Retrieval(
         hits=hits,

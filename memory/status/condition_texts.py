@@ -302,6 +302,7 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.QUEUE_UNREACHABLE: Text("the queue does not answer, so changes may be missing from the index", lacks="queue"),
     _CODE.CHANGES_UNSEEN: Text("{reason}; until then changed files are not indexed", lacks="watch"),
     _CODE.QUERY_CUT: Text("the query has {characters:,} characters: only the first {searched:,} were searched"),
+    _CODE.NOT_RERANKED: Text("the reranker {reason}: results are not reranked", "check query.rerank", lacks="reranker"),
     _CODE.AGENT_NOT_SEARCHED: Text("this memory was not searched: {reason}", lacks="agent"),
 }
 

@@ -27,6 +27,7 @@ class SearchResult(TypedDict):
     score: float
     vectorScore: NotRequired[float]
     textScore: NotRequired[float]
+    rerankScore: NotRequired[float]
     snippet: str
     snippetStartLine: NotRequired[int]
     snippetEndLine: NotRequired[int]

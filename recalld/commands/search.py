@@ -76,10 +76,8 @@ def search(
     query = " ".join(words).strip()
     if not query:
         raise click.UsageError("the query is empty; say what to search for")
-    from schemas.search import MOST_PHRASINGS
-
-    if len(queries) > MOST_PHRASINGS:
-        raise click.UsageError(f"--also is given {len(queries)} times; give at most {MOST_PHRASINGS} phrasings")
+    if len(queries) > 4:
+        raise click.UsageError(f"--also is given {len(queries)} times; give it at most 4 times")
     options |= {"sources": list(sources) or None, "queries": list(queries) or None}
     answer = answers.search(invocation, query, all_agents=True, **options)
     print_answer(answer, _lines(answer, " ".join((query, *queries)), form=form), as_json=as_json)

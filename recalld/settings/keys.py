@@ -25,7 +25,7 @@ PATH_KEYS = frozenset(
 )
 
 #: URLs in which a user name and a password may be written.
-URL_KEYS = frozenset({"remote.base_url", "store.url"})
+URL_KEYS = frozenset({"remote.base_url", "query.rerank.base_url", "store.url"})
 
 
 _BOUNDS = ((Ge, "ge", "at least"), (Gt, "gt", "above"), (Le, "le", "at most"), (Lt, "lt", "below"))

@@ -7,7 +7,7 @@ The tree is pure data: this package only defines valid settings. The front door 
 from schemas.settings.context import Bootstrap, Context, Flush, Injection, Pruning
 from schemas.settings.embedding import Cache, Credentials, ProviderName, Remote
 from schemas.settings.memory import AgentSettings, MemorySettings, Settings
-from schemas.settings.search import Hybrid, Limits, Qmd, Scope, ScopeRule, TemporalDecay
+from schemas.settings.search import Hybrid, Limits, Qmd, Rerank, Scope, ScopeRule, TemporalDecay
 from schemas.settings.section import ExtraPath
 from schemas.settings.service import StoreSettings
 from schemas.settings.sync import Chunking, SessionKind, Sync, SyncSessions
@@ -17,5 +17,5 @@ __all__ += ["Bootstrap", "Context", "Flush", "Injection", "Pruning"]
 __all__ += ["Cache", "Credentials", "ProviderName", "Remote"]
 __all__ += ["Chunking", "SessionKind", "Sync", "SyncSessions"]
 __all__ += ["ExtraPath"]
-__all__ += ["Hybrid", "Limits", "Qmd", "Scope", "ScopeRule", "TemporalDecay"]
+__all__ += ["Hybrid", "Limits", "Qmd", "Rerank", "Scope", "ScopeRule", "TemporalDecay"]
 __all__ += ["StoreSettings"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator
 
 from schemas.settings.section import Section, Share
 
@@ -48,6 +48,16 @@ class Hybrid(Section):
     temporal_decay: TemporalDecay = TemporalDecay()
 
 
+class Rerank(Section):
+    """Reranker behind an HTTP API."""
+
+    base_url: str | None = Field(None, pattern="^https?://", description="Endpoint, as https://api.jina.ai/v1.")
+    model: str | None = Field(None, description="Model that reranks.")
+    api_key: SecretStr | None = Field(None, description="Key for the endpoint.")
+    candidates: int = Field(40, ge=1, le=200, description="Best passages of a search, which the model orders.")
+    timeout_ms: int = Field(800, ge=10, description="Milliseconds after which the order stays as it is.")
+
+
 class Query(Section):
     """Defaults of a search."""
 
@@ -59,6 +69,7 @@ class Query(Section):
         "auto", description="auto: a local model also embeds the sentences of the newest 20,000 chunks; off: of none."
     )
     hybrid: Hybrid = Hybrid()
+    rerank: Rerank = Rerank()
 
 
 class Limits(Section):

@@ -26,7 +26,7 @@ class Fused:
 
     `rank` orders the list and means nothing outside of it. `score` is 0..1 and absolute: the confidence in the answer.
     `vector` is the cosine, `text` the keyword score (by min-max fusion the share of the query that the place holds),
-    both 0..1, None if that side does not know the candidate.
+    both 0..1, None if that side does not know the candidate. `rerank` is the reranker's score, on a scale of its own.
     """
 
     id: int
@@ -34,6 +34,7 @@ class Fused:
     score: float
     vector: float | None
     text: float | None
+    rerank: float | None = None
 
 
 def fuse_minmax(

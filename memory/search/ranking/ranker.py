@@ -20,6 +20,7 @@ from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_we
 from memory.search.ranking.order import Scored, aged, varied_hits
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.query import fold, sought
+from memory.search.ranking.reranker import Reranker
 from memory.search.ranking.times import DATED, recent_first, times_in
 from memory.store.reader import ChunkRow, Span, TermCounts, Vector
 from memory.store.sqlite.reader import StoreReader
@@ -60,6 +61,7 @@ class SearchParameters:
     now: float = field(default_factory=time.time)
     zone: tzinfo | None = None
     span: Span | None = None
+    reranker: Reranker | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -134,7 +136,10 @@ def ranked(
     reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
     # Age and variety choose from as many candidates as each side returns.
     count = max_results * hybrid.candidate_multiplier if reordered else max_results
-    hits = _distinct(fused, rows, max(count, TOP))
+    reranker = parameters.reranker
+    hits = _distinct(fused, rows, max(count, TOP, reranker.settings.candidates if reranker is not None else 0))
+    if reranker is not None and hits:
+        hits = with_falling_scores(reranker.reranked(hits))
     if not reference:
         highest = max((near_by.of_all for near_by in closest.values()), default=None)
         hits = with_falling_scores(
