@@ -61,13 +61,13 @@ def test_a_phrasing_that_cannot_be_searched_leaves_the_others_and_a_warning():
     assert asyncio.run(by_phrasings(search, request, max_results=6)).unavailable
 
 
-def test_all_agents_are_searched_for_each_phrasing_and_one_deadline_holds():
+def test_all_agents_are_searched_for_each_phrasing_until_one_deadline():
     slow, ada = Scripted(None), Scripted(SearchAnswer(results=listed(("a", 0.5)), mode="hybrid"))
     owner = OwnersMemory({"ada": ada, "slow": slow}, MemorySettings(limits=Limits(timeout_ms=1_000)))
     answer = owner.search(SearchRequest(query="x", queries=("y", "z")))
     assert sorted(request.query for request in ada.requests) == ["x", "y", "z"]
     assert [(hit.agent, hit.path) for hit in answer.results] == [("ada", "a")]
-    assert ([one.code for one in answer.conditions], answer.took_ms <= 1_000) == ([ConditionCode.SEARCH_LATE], True)
+    assert [one.code for one in answer.conditions] == [ConditionCode.SEARCH_LATE]
 
 
 def test_a_backend_searches_each_phrasing_without_secrets_within_its_bounds(tmp_path: Path):
