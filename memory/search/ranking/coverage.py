@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,9 +59,9 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
         covered_weight = 0.0
         places: list[tuple[int, int, float]] = []  # of a term in the text, number of the term, its weight
         for number, (term, weight) in enumerate(terms):
-            beginnings = list(_beginnings(term, text, folded)) if term in folded else ()
-            covered_weight += weight if beginnings else 0.0
-            places += ((place, number, weight) for place in beginnings)
+            if beginnings := _beginnings(term, text, folded):
+                covered_weight += weight
+                places += [(place, number, weight) for place in beginnings]
         if not places:
             return WordMatch()
         line = _best_line(text, places) if scores_lines else 0.0
@@ -92,17 +92,20 @@ def rare_words(query: str, counts: TermCounts) -> list[str]:
     return [term.typed for term in words if 0 < counts.holding.get(term.text, 0) <= most]
 
 
-def _beginnings(term: str, text: str, folded: str) -> Iterator[int]:
-    """Yield the places of a term at which a word of a text begins; `Reader` begins one in `openReader`."""
+def _beginnings(term: str, text: str, folded: str) -> list[int]:
+    """Return the places of a term at which a word of a text begins; `Reader` begins one in `openReader`."""
+    places = []
     place = folded.find(term)
+    is_wide = place >= 0 and not term[0].isascii()
     while place >= 0:
-        before = text[place - 1] if place else " "
-        if (
-            not term[0].isascii()
-            or not before.isalnum()
-            or not before.isascii()
-            or (text[place].isupper() and not before.isupper())
-            or before.isdigit() != text[place].isdigit()
-        ):
-            yield place
+        before = folded[place - 1] if place else " "
+        if not before.isalnum() or is_wide or not before.isascii() or _is_hump(text, place):
+            places.append(place)
         place = folded.find(term, place + 1)
+    return places
+
+
+def _is_hump(text: str, place: int) -> bool:
+    """Return True if a word begins inside of letters and digits, by a capital or by the change between both."""
+    before, first = text[place - 1], text[place]
+    return (first.isupper() and not before.isupper()) or before.isdigit() != first.isdigit()

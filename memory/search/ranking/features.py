@@ -63,9 +63,13 @@ def closest_sentences(vector: Vector, signs: Mapping[int, SentenceSigns]) -> dic
     by_id = {id_: of_chunk for id_, of_chunk in signs.items() if len(of_chunk.signs)}
     if not by_id:
         return {}
-    bits = np.unpackbits(np.concatenate([of_chunk.signs for of_chunk in by_id.values()]), axis=1, count=vector.size)
-    # A set bit is 1 and the others are -1.
-    cosines = (2 * (bits.astype(np.float32) @ vector) - vector.sum()) * (_OF_SIGNS / math.sqrt(vector.size))
+    # Sum by bytes: for each byte of a row, the part of the query with the signs of its 256 values.
+    signs_of_bytes = 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1) - 1.0
+    padded = np.zeros(-(-vector.size // 8) * 8, dtype=np.float32)
+    padded[: vector.size] = vector
+    sums = (signs_of_bytes.astype(np.float32) @ padded.reshape(-1, 8).T).T
+    rows = np.concatenate([of_chunk.signs for of_chunk in by_id.values()])
+    cosines = sums[np.arange(rows.shape[1]), rows].sum(axis=1) * (_OF_SIGNS / math.sqrt(vector.size))
     closest, end = {}, 0
     for id_, of_chunk in by_id.items():
         start, end = end, end + len(of_chunk.signs)

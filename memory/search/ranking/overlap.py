@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from memory.chunking.text_cuts import splits_word
 from memory.search.ranking.query import fold
@@ -108,7 +109,7 @@ def comparable_texts(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[i
     alike = Counter(first for _, first in talks)
     # Most copies are of one text, which is matched once.
     texts = {row.id: _SAID_AT.sub("", row.text) for row, first in talks if alike[first] > 1}
-    matching = {text: _matching(text, terms) for text in set(texts.values())}
+    matching = {text: _matching(text, tuple(terms)) for text in set(texts.values())}
     return whole_texts | {id_: matching[text] for id_, text in texts.items()}
 
 
@@ -117,7 +118,9 @@ def _first_line(text: str) -> str:
     return _SAID_AT.sub("", text[:_FIRST_CHARACTERS].partition("\n")[0])
 
 
-def _matching(text: str, terms: Sequence[str]) -> str:
+# A search compares its candidates several times.
+@lru_cache(maxsize=512)
+def _matching(text: str, terms: tuple[str, ...]) -> str:
     """Return the place of a text that holds all terms that the text has; the whole text if there is none."""
     folded = fold(text)
     present_terms = [term for term in terms if term in folded]
