@@ -143,6 +143,20 @@ def test_results_can_be_narrowed_to_a_folder(settings: Settings, workspace: Path
         expect(page.locator(".result")).to_have_count(2)
 
 
+def test_results_can_be_narrowed_to_days(settings: Settings, workspace: Path, browser: Browser) -> None:
+    for day in ("2026-10-14", "2026-11-18"):
+        (workspace / "memory" / f"{day}.md").write_text(f"# {day}\n\nsaffron on {day}\n", "utf-8")
+    write_index(settings).close()
+    with running(settings) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open(query="saffron")
+        expect(page.locator(".result")).to_have_count(2)
+        page.locator("#since").fill("2026-11-01")
+        expect(page.locator(".result h3")).to_have_text("2026-11-18")
+        page.locator("#since").fill("2026-10-01")
+        page.locator("#until").fill("2026-10-14")
+        expect(page.locator(".result h3")).to_have_text("2026-10-14")
+
+
 def test_an_answer_that_is_empty_or_behind_says_how(settings: Settings, workspace: Path, browser: Browser) -> None:
     class Behind(QuietHealth):
         def pending(self, agent: str) -> Pending | None:

@@ -133,6 +133,14 @@ def test_a_search_is_answered_in_every_state(tmp_path: Path, state: str) -> None
     assert bool(own.made) == (state != HEALTHY)
 
 
+def test_a_search_of_a_time_is_answered_by_recallds_own_index_which_says_so(tmp_path: Path) -> None:
+    memory, primary, _ = memory_in(HEALTHY, tmp_path)
+    for limits in ({"since": "7d"}, {"until": "2026-11-23"}):
+        answer = asyncio.run(memory.searched(SearchRequest(query="gateway", **limits)))
+        assert (answer.provider, answer.fallback, "a time" in str(answer.fallback_reason)) == ("own", True, True)
+    assert (asked(memory), primary.closed) == (SEARCHES[HEALTHY], 0)
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

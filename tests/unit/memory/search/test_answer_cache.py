@@ -196,6 +196,21 @@ def test_answers_that_age_are_not_kept():
     assert question_of("main", parameters, max_snippet_chars=700, embedding=None) is None
 
 
+def test_an_answer_is_kept_for_its_day_and_its_limits_of_time(
+    settings: Settings, resources: SearchResources, notes: Path
+):
+    write_index(settings).close()
+    now = [1_000_000_000.0]
+    manager = SearchManager(settings, settings.agents[0], resources=resources, clock=lambda: now[0])
+    hits = []
+    for seconds, since in ((0, None), (60, None), (60, "7d"), (0, "7d"), (0, "yesterday"), (86_400, None), (0, None)):
+        now[0] += seconds
+        assert not manager.search(SearchRequest(query="yesterday", since=since, timezone="UTC")).error
+        hits.append(resources.answers.hits)
+    assert hits == [0, 1, 1, 2, 2, 2, 3]
+    manager.close()
+
+
 def test_the_answers_used_longest_ago_make_room():
     cache = AnswerCache(most=2)
     questions = [question_about(f"q{number}") for number in range(3)]

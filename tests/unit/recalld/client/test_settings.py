@@ -91,6 +91,12 @@ B = {"agent": "b", "session_key": "agent:b:微信:group:7"}
         ({}, lambda one: one.search("水", max_results=3), "POST /v1/search", {"query": "水", "maxResults": 3}),
         ({}, lambda one: one.search("q", sources=["memory"]), "POST /v1/search", {"query": "q", "sources": ["memory"]}),
         ({}, lambda one: one.search("q", wait_ms=1), "POST /v1/search", {"query": "q", "waitMs": 1}),
+        (
+            {},
+            lambda one: one.search("q", since="7d", until="today", timezone="UTC"),
+            "POST /v1/search",
+            {"query": "q", "since": "7d", "until": "today", "timezone": "UTC"},
+        ),
         ({}, lambda one: one.search("q", min_score=0.0), "POST /v1/search", {"query": "q", "minScore": 0.0}),
         ({}, lambda one: one.get("a b", start_line=3, lines=4), "POST /v1/get", {"path": "a b", "from": 3, "lines": 4}),
         ({}, lambda one: one.status(agent="x&y", deep=True), "GET /v1/status?agent=x%26y&deep=true", None),
