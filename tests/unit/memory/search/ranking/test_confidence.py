@@ -70,7 +70,7 @@ def test_the_first_place_is_shown_or_not(places: list[Evidence], crowd: float, c
     assert (score(*places, crowd=crowd, chunks=chunks)[0] > BOUND) is shown
 
 
-def test_with_close_sentences_a_strange_question_finds_nothing_and_a_fitting_one_something():
+def test_a_strange_question_in_the_language_of_the_text_finds_nothing():
     spanish = replace(place(0.3, 0.0), same_language=False)
     english = replace(place(0.3, 0.0), same_language=True)
 
