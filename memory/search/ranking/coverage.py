@@ -24,6 +24,9 @@ _STRADDLING = 0.3
 #: BM25 of sentences: FTS5's constants, and about the mean length of a sentence.
 _K1, _B, _AVERAGE_CHARACTERS = 1.2, 0.75, 110
 
+#: Terms that are looked for in sentences: a long question has many, and the heaviest decide.
+_MOST_LINE_TERMS = 12
+
 #: Shorter sentences, as a text of few words, score no higher for that.
 _FEWEST_CHARACTERS = 40
 
@@ -43,8 +46,8 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
     little, and a word of no chunk weighs most. But a pair of characters of no chunk probably straddles two words, as no
     text would write it: it weighs a third.
 
-    In a sentence each term counts once: weight * (k1 + 1) / (1 + k1 * (1 - b + b * characters / average)). Sentences of
-    a query in Chinese, Japanese or Korean tell nothing more than the whole chunk, and score 0.
+    In a sentence each of the heaviest terms counts once: `weight * (k1 + 1) / (1 + k1 * (1 - b + b * characters /
+    average))`. Sentences of a query in Chinese, Japanese or Korean tell nothing more than the whole chunk and score 0.
     """
     terms: list[tuple[str, float]] = []
     for term in single_terms(query):
@@ -52,26 +55,27 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
         weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
         straddles = not holding and term.pair
         terms.append((stem(fold(term.typed)), weight * _STRADDLING if straddles else weight))
+    terms.sort(key=lambda term: -term[1])
     total = sum(weight for _, weight in terms)
-    scores_lines = not is_cjk(query)
+    line_terms = 0 if is_cjk(query) else _MOST_LINE_TERMS
 
     def matched(text: str, folded: str) -> WordMatch:
         covered_weight = 0.0
         places: list[tuple[int, int, float]] = []  # of a term in the text, number of the term, its weight
         for number, (term, weight) in enumerate(terms):
-            if beginnings := _beginnings(term, text, folded):
+            if beginnings := _beginnings(term, text, folded, only_first=number >= line_terms):
                 covered_weight += weight
-                places += [(place, number, weight) for place in beginnings]
-        if not places:
-            return WordMatch()
-        line = _best_line(text, places) if scores_lines else 0.0
-        return WordMatch(min(1.0, covered_weight / total), line)
+                if number < line_terms:
+                    places += [(place, number, weight) for place in beginnings]
+        return WordMatch(min(1.0, covered_weight / total) if total else 0.0, _best_line(text, places))
 
     return matched
 
 
 def _best_line(text: str, places: list[tuple[int, int, float]]) -> float:
-    """Return the BM25 of the text's best sentence, by the places, numbers and weights of terms."""
+    """Return the BM25 of the text's best sentence, by the places, numbers and weights of terms; 0 without places."""
+    if not places:
+        return 0.0
     spans = sentence_spans(text, cjk=False)
     starts = [start for start, _ in spans]
     terms_by_sentence: dict[int, dict[int, float]] = {}
@@ -92,7 +96,7 @@ def rare_words(query: str, counts: TermCounts) -> list[str]:
     return [term.typed for term in words if 0 < counts.holding.get(term.text, 0) <= most]
 
 
-def _beginnings(term: str, text: str, folded: str) -> list[int]:
+def _beginnings(term: str, text: str, folded: str, *, only_first: bool) -> list[int]:
     """Return the places of a term at which a word of a text begins; `Reader` begins one in `openReader`."""
     places = []
     place = folded.find(term)
@@ -101,6 +105,8 @@ def _beginnings(term: str, text: str, folded: str) -> list[int]:
         before = folded[place - 1] if place else " "
         if not before.isalnum() or is_wide or not before.isascii() or _is_hump(text, place):
             places.append(place)
+            if only_first:
+                break
         place = folded.find(term, place + 1)
     return places
 

@@ -101,12 +101,12 @@ def _is_there(earlier: ChunkRow, later: ChunkRow, place: int) -> bool:
 def comparable_texts(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[int, str]:
     """Return chunk id -> text by which copies are recognized: the same for a text and its copies.
 
-    The times of messages do not count. Copies of a conversation go on differently after a while. So chunks of
+    The times of messages do not count. Copies of a conversation go on differently after a while. So chunks of different
     transcripts that begin alike are compared by the place that holds all `terms` of the chunk, if there is one.
     """
     whole_texts = {row.id: row.text for row in rows}
     talks = [(row, _first_line(row.text)) for row in rows if row.key.is_transcript]
-    alike = Counter(first for _, first in talks)
+    alike = Counter(first for first, _ in {(first, row.key) for row, first in talks})
     # Most copies are of one text, which is matched once.
     texts = {row.id: _SAID_AT.sub("", row.text) for row, first in talks if alike[first] > 1}
     matching = {text: _matching(text, tuple(terms)) for text in set(texts.values())}

@@ -113,7 +113,7 @@ def ranked(
     times = times_in(query, now=parameters.now, zone=parameters.zone)
     said_at = reader.times_of(list(rows)) if times.spans or times.goes_on else {}
     lifts = _folded(times.lifts(rows, said_at, coverage), copies)
-    voice = 0.0 if reference else voice_weight(rows.values())
+    voice = 0.0 if reference else voice_weight(list(rows.values()))
     closest = _closest(reader, vector, cosines) if not reference else {}
     near, words = near_scores(cosines, closest, voice), _words(reader, query, rows, bm25, matches, voice=voice)
     cosines, bm25, near, words = (_folded(scores, copies) for scores in (cosines, bm25, near, words))
