@@ -361,7 +361,7 @@ class _Search:
             notes = tuple(source for source in sources if source != SESSIONS_SOURCE)
             sources = (*notes, *sorted(withheld.transcripts))
         now = self.on.clock()
-        zone, span = zone_and_span(request.timezone, request.since, request.until, now=now)
+        zone, span = zone_and_span(request, now)
         parameters = SearchParameters(
             query=searched.text,
             max_results=request.max_results or agent.query.max_results,

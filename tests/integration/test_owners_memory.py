@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,10 @@ def test_a_search_of_all_agents_pays_for_one_vector_with_and_without_a_service(
     assert (server.requests, alone["mode"], alone["degraded"]) == (1, "hybrid", [])
     assert places(alone)[0][:2] == ("ada", "MEMORY.md")
     assert {agent for agent, *_ in places(alone)} == {"main", "ada", "bob"}, "a memory that is switched off stays so"
+    since = several.json("search", QUESTION, "--min-score", "0", "--since", "7d")
+    assert {agent for agent, *_ in places(since)} == {"main", "ada", "bob"}
+    code, out, _ = several.run("search", QUESTION, "--since", "someday", "--json")
+    assert (code, json.loads(out)["error"].count("someday")) == (1, 1), "one refusal for all agents"
 
     settings = load().settings.model_copy(update={"home": home})
     with running(settings) as client:

@@ -19,6 +19,7 @@ from memory.search.ranking.order import SECONDS_PER_DAY
 from memory.search.ranking.query import fold
 from memory.store.reader import ChunkRow, Span
 from schemas.errors import UserError
+from schemas.search import SearchRequest
 
 #: Lift of a time that the query names, and of the day after a named day: people also speak of a day afterwards.
 DATED, NEXT_DAY = 0.3, 0.15
@@ -35,8 +36,7 @@ _BACK |= dict.fromkeys(("上", "昨", "去", "last", "past", "previous", "last n
 _COUNT = rf"(?P<back>[0-9]{{1,3}}|{'|'.join(_COUNTS)})"
 _CHINESE_UNIT = "(?P<unit>[个個]?(?:[周週]|星期|礼拜|禮拜)|[个個]月|天|年)"
 _CHINESE_COUNT = rf"(?<![0-9])(?P<back>[0-9]{{1,3}}|[两兩]|{CHINESE_NUMBER}){_CHINESE_UNIT}"
-# In the order of trial, on a folded text with single spaces: a later pattern skips the matches of an earlier one.
-# Looking behind excludes 马上, 早上, 线上, 日本, 成本, 目前 and 以前.
+# For a folded text with single spaces. Looking behind excludes 马上, 早上, 线上, 日本, 成本, 目前 and 以前.
 _ISO_DAY = re.compile(r"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
 _PATTERNS = (
     rf"(?P<iso>{_ISO_DAY.pattern})",
@@ -111,22 +111,21 @@ def recent_first(fused: Sequence[Fused], said_at: Mapping[int, float]) -> list[F
     return sorted(aged, key=lambda candidate: (-candidate.rank, candidate.id))
 
 
-def zone_and_span(
-    timezone: str | None, since: str | None, until: str | None, *, now: float
-) -> tuple[tzinfo | None, Span | None]:
-    """Return a request's time zone, and the span from the beginning of one time to the end of another; None without.
+def zone_and_span(request: SearchRequest, now: float) -> tuple[tzinfo | None, Span | None]:
+    """Return the time zone of a request, and the span from the beginning of `since` to the end of `until`.
 
     Raises:
         UserError: a name is no time zone, a text names no time, or the first time is after the second.
     """
     try:
-        zone = ZoneInfo(timezone) if timezone else None
+        zone = ZoneInfo(request.timezone) if request.timezone else None
     except (KeyError, ValueError, OSError):
-        raise UserError(f"unknown time zone {timezone!r}; give an IANA name, such as Europe/Berlin") from None
-    start, end = (_named_span(text, now, zone) if text else Span() for text in (since, until))
+        raise UserError(f"unknown time zone {request.timezone!r}; give an IANA name, such as Europe/Berlin") from None
+    start, end = (_named_span(text, now, zone) if text else Span() for text in (request.since, request.until))
     if start.start >= end.end:
         raise UserError("since is after until; swap them")
-    return zone, Span(start.start, end.end, start.first_day, end.last_day) if since or until else None
+    span = Span(start.start, end.end, start.first_day, end.last_day)
+    return zone, span if span != Span() else None
 
 
 def _named_span(text: str, now: float, zone: tzinfo | None) -> Span:
@@ -148,14 +147,11 @@ def _named_span(text: str, now: float, zone: tzinfo | None) -> Span:
 def _spans_in(text: str, now: float, zone: tzinfo | None) -> Iterator[tuple[str, Span]]:
     """Yield the words of a text that name a time, and their spans."""
     text, today = " ".join(fold(text).split()), datetime.fromtimestamp(now, zone).date()
-    matches: list[re.Match[str]] = []
     for match in (match for pattern in _SPANS for match in pattern.finditer(text)):
-        if all(match.end() <= earlier.start() or earlier.end() <= match.start() for earlier in matches):
-            matches.append(match)
-            with suppress(ValueError, OverflowError):  # 31 February, or a thousand years ago
-                first, end = _period(today, match.groupdict())
-                start, stop = (datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() for day in (first, end))
-                yield match.group(), Span(start, stop, str(first), str(end - timedelta(1)))
+        with suppress(ValueError, OverflowError):  # 31 February, or a thousand years ago
+            first, end = _period(today, match.groupdict())
+            start, stop = (datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() for day in (first, end))
+            yield match.group(), Span(start, stop, str(first), str(end - timedelta(1)))
 
 
 def _period(today: date, words: Mapping[str, str]) -> tuple[date, date]:

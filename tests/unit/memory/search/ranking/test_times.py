@@ -12,6 +12,7 @@ from memory.search.ranking.times import DATED, NEXT_DAY, recent_first, times_in,
 from memory.store.reader import ChunkRow, Span
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
+from schemas.search import SearchRequest
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 23, 0, 30, tzinfo=BERLIN).timestamp()
@@ -80,6 +81,12 @@ def test_days_are_those_of_the_time_zone() -> None:
     assert (span.start, span.end) == (NOW - 24.5 * 3600, NOW - 0.5 * 3600)
 
 
+def span_of(timezone: str = "Europe/Berlin", **limits: str) -> Span:
+    _, span = zone_and_span(SearchRequest(query="q", timezone=timezone, **limits), NOW)
+    assert span is not None
+    return span
+
+
 def lift_of(query: str, path: str, text: str = "", said_at: float | None = None, *, coverage: float = 0.0) -> float:
     row = ChunkRow(1, DocumentKey("sessions" if path.endswith(".jsonl") else "memory", path), 0, 1, 1, text)
     times = {1: said_at} if said_at is not None else {}
@@ -145,17 +152,13 @@ def test_ranks_of_older_messages_sink_and_those_of_notes_do_not() -> None:
     ],
 )
 def test_a_request_is_limited_by_dates_and_words(text: str, first: str, last: str) -> None:
-    _, since = zone_and_span("Europe/Berlin", text, None, now=NOW)
-    _, until = zone_and_span("Europe/Berlin", None, text, now=NOW)
-    assert since is not None
-    assert until is not None
+    since, until = span_of(since=text), span_of(until=text)
     assert (since.first_day, until.last_day) == (first, last)
     assert (since.end, until.start) == (Span().end, Span().start)
 
 
 def test_a_time_of_day_counts_in_its_own_zone_or_that_of_the_request() -> None:
-    _, span = zone_and_span("Asia/Tokyo", "2026-11-18T09:00", "2026-11-18T09:00Z", now=NOW)
-    assert span is not None
+    span = span_of(since="2026-11-18T09:00", until="2026-11-18T09:00Z", timezone="Asia/Tokyo")
     assert span.end - span.start == 9 * 3600
 
 
@@ -164,13 +167,13 @@ def test_a_time_of_day_counts_in_its_own_zone_or_that_of_the_request() -> None:
 )
 def test_an_unknown_time_is_refused_by_its_text(text: str) -> None:
     with pytest.raises(UserError, match=text):
-        zone_and_span(None, text, None, now=NOW)
+        span_of(since=text)
 
 
 @pytest.mark.parametrize("name", ["Europe/Atlantis", "../../etc/passwd", "/etc/passwd", "America", "a\0b"])
 def test_an_unknown_time_zone_and_swapped_times_are_refused(name: str) -> None:
     with pytest.raises(UserError, match="time zone"):
-        zone_and_span(name, None, None, now=NOW)
+        span_of(timezone=name)
     with pytest.raises(UserError, match="swap"):
-        zone_and_span(None, "today", "yesterday", now=NOW)
-    assert zone_and_span(None, None, "", now=NOW) == (None, None)
+        span_of(since="today", until="yesterday")
+    assert zone_and_span(SearchRequest(query="q", until=""), NOW) == (None, None)
