@@ -17,8 +17,10 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import with_agent
 from workers.failure_policy import Postponed
-from workers.index_job import CLAIM
-from workers.queue.names import INDEX_PENDING
+from workers.index_job import CLAIM, index_turn
+from workers.maintenance import keep_house
+from workers.queue.job_queue import queued_jobs
+from workers.queue.names import EMBED_PENDING, INDEX_PENDING
 from workers.runtime import Runtime, Timing
 from workers.vectors_job import embed_turn
 
@@ -232,16 +234,18 @@ def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole(
 
 def test_sentences_give_way_to_documents_of_any_agent_and_come_last(one_thread: Settings) -> None:
     workers = Workers(one_thread)
-    runtime, note = Runtime(one_thread, workers.queue, workers.health), DocumentKey("memory", "MEMORY.md")
+    runtime = Runtime(one_thread, workers.queue, workers.health)
 
     def sentences() -> tuple[int, int]:
         with workers.reading("main") as reader:
             assert reader is not None
             return reader.sentence_counts()
 
-    workers.write("MEMORY.md", "The heron stood in the reed bed of the northern lake.")
-    with runtime.indexer("main") as indexer:
-        indexer.index([note], lane=Lane.LIVE, on_done=lambda _: None)
+    workers.note("MEMORY.md", "The heron stood in the reed bed of the northern lake.")
+    claim = workers.queue.started(INDEX_PENDING, "main", Lane.LIVE, job="job", limit=CLAIM)
+    assert claim is not None
+    index_turn(runtime, "main", Lane.LIVE, "job", claim)
+    assert EMBED_PENDING in [job.actor for job in queued_jobs(workers.client, workers.keys)]
     workers.mark("MEMORY.md", agent="other")
     with pytest.raises(Postponed):
         embed_turn(runtime, "main", "job")
@@ -251,3 +255,13 @@ def test_sentences_give_way_to_documents_of_any_agent_and_come_last(one_thread: 
         wait_until(lambda: workers.settled("other"))
         workers.note("MEMORY.md", "The heron left the reed bed of the northern lake.")
         wait_until(lambda: workers.complete() and sentences() == (1, 1))
+
+
+def test_housekeeping_requests_sentences_of_an_index_that_has_none(settings: Settings) -> None:
+    with Workers(with_agent(settings, query={"sentences": "off"})) as workers:
+        workers.index("MEMORY.md", "The heron stood in the reed bed of the northern lake.")
+        workers.stop()
+        runtime = Runtime(settings, workers.queue, workers.health)
+        keep_house(runtime, "main")
+        runtime.close()
+        assert [job.actor for job in queued_jobs(workers.client, workers.keys)] == [EMBED_PENDING]

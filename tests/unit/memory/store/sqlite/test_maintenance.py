@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import apsw
@@ -9,11 +10,12 @@ import pytest
 
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit
+from memory.store.sqlite.maintenance import ERASE_AFTER_SECONDS
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import VectorShelf
 from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentWrite
-from tests.storing import STAT, by_sqlite_vec, chunk, key, vector, vectors_of
+from memory.store.writer import DocumentDelete, DocumentWrite
+from tests.storing import STAT, TALK, by_sqlite_vec, chunk, document, key, vector, vectors_of
 
 #: Wide vectors: a block has few places, so that a test needs few of them.
 DIMENSIONS = 4096
@@ -92,3 +94,12 @@ def test_vectors_move_together_and_every_search_finds_what_it_found(holey: Store
     assert reader.search_vectors(mine, 1)[0].score == pytest.approx(1.0, abs=1e-4)
     assert len(by_sqlite_vec(index_path, mine, 500)) == holey.counts().vectors_ready
     reader.close()
+
+
+def test_users_words_of_deleted_chunks_leave_the_file(sqlite_store: Store, index_path: Path) -> None:
+    sqlite_store.write([document(TALK, "User: Jqulation"), document(key("b.jsonl", "sessions"), *["User: heron"] * 50)])
+    sqlite_store.write([DocumentDelete(TALK, sqlite_store.revision(TALK))])
+    log = index_path.with_name(f"{index_path.name}-wal")
+    assert any(b"qul" in file.read_bytes() for file in (index_path, log))
+    sqlite_store.maintain(go_on=always, now=time.time() + ERASE_AFTER_SECONDS + 1)
+    assert not any(b"qul" in file.read_bytes().lower() for file in (index_path, log))
