@@ -54,8 +54,8 @@ _PATTERNS = (
 )
 _SPANS = tuple(map(re.compile, _PATTERNS))
 _GOES_ON = re.compile(
-    r"\b(?:last time|next|continue|latest|current|now|today|recent|so far|update|still|earlier|previous|again|back"
-    r"|step|plan|progress)(?:s|d|ly)?\b|上次|最近|目前|现在|現在|继续|繼續|下一步"
+    r"\b(?:last time|next|continue|latest|current|now|today|recent|so far|update|still|earlier|previous|again"
+    r"|step|progress)(?:s|d|ly)?\b|上次|最近|目前|现在|現在|继续|繼續|下一步"
 )
 
 
