@@ -14,6 +14,7 @@ from memory.chunking.sentences import is_cjk
 from memory.chunking.stop_words import is_english
 from memory.search.ranking.confidence import CROWD, Evidence, calibration_of, scores
 from memory.search.ranking.coverage import rare_words, word_matcher
+from memory.search.ranking.echoes import LEAST_OF_ECHO, weakened, without_echoes
 from memory.search.ranking.exact_matches import exact_pieces
 from memory.search.ranking.features import Closest, closest_sentences, near_scores, voice_weight, word_scores
 from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted
@@ -108,14 +109,19 @@ def ranked(
     reference = hybrid.fusion == "weighted" and bool(cosines)
     counts = reader.term_counts(query if reader.text_reason is None else "")
     matches = {} if reference else _query_matches(query, counts, {id_: row for id_, row in rows.items() if id_ in bm25})
+    likely = [rows[id_] for id_, match in matches.items() if match.coverage >= LEAST_OF_ECHO]
+    remainders = without_echoes(query, likely)
+    matches |= _query_matches(query, counts, remainders.rows)
     copies = _copies(reader, rows, sought(query), matches)
     coverage = {id_: match.coverage for id_, match in matches.items()}
     times = times_in(query, now=parameters.now, zone=parameters.zone)
     said_at = reader.times_of(list(rows)) if times.spans or times.goes_on else {}
     lifts = _folded(times.lifts(rows, said_at, coverage), copies)
-    voice = 0.0 if reference else voice_weight(list(rows.values()))
+    voice = 0.0 if reference else voice_weight([row for id_, row in rows.items() if id_ not in remainders.rows])
     closest = _closest(reader, vector, cosines) if not reference else {}
     near, words = near_scores(cosines, closest, voice), _words(reader, query, rows, bm25, matches, voice=voice)
+    cosines, near = weakened(cosines, remainders.near), weakened(near, remainders.near)
+    bm25, words = weakened(bm25, remainders.words), weakened(words, remainders.words)
     cosines, bm25, near, words = (_folded(scores, copies) for scores in (cosines, bm25, near, words))
     if reference:
         fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
@@ -141,7 +147,8 @@ def ranked(
     if reranker is not None and hits:
         hits = with_falling_scores(reranker.reranked(hits))
     if not reference:
-        highest = max((near_by.of_all for near_by in closest.values()), default=None)
+        evident = [near_by.of_all for id_, near_by in closest.items() if id_ not in remainders.rows]
+        highest = max(evident, default=None)
         hits = with_falling_scores(
             _scored(reader, parameters, counts, hits, cosines, matches, closest=highest, model=model)
         )

@@ -1,0 +1,96 @@
+"""Echoes: turns in which a user asked the query before. They match it word for word and answer nothing. Pure.
+
+A user's turn is an echo if it is the query again, or a question much like it. A question without an answer ("I don't
+know") is none to any query. The answer to an echo stays evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from memory.search.ranking.query import fold, sought
+from memory.store.reader import ChunkRow
+from memory.transcripts.packing import PackedMessage, conversation_of
+
+#: Share of common terms (Jaccard) from which on a question is much like the query.
+_ALIKE = 0.6
+
+#: Least share of the query's weight in a chunk that may hold an echo.
+LEAST_OF_ECHO = 0.4
+
+#: Most characters of an echo beyond twice those of the query, and of an answer that says nothing.
+_MORE_CHARACTERS, _NO_ANSWER_CHARACTERS = 80, 120
+
+_QUESTION = re.compile(
+    r"[?？]\W*$|^\W*(?:who|what|which|when|where|why|how|is|are|do|does|did|can)\b|什么|哪|谁|多少|几|怎么|如何|为何",
+    re.IGNORECASE,
+)
+_NO_ANSWER = re.compile(
+    r"\W*(?:(?:sorry|unfortunately)\W+)?(?:i['’]?m not sure|i am not sure|i (?:do not|don['’]t) (?:know|have)"
+    r"|i (?:could not|couldn['’]t|cannot|can['’]t|did not|didn['’]t) find|no (?:record|information|idea)"
+    r"|(?:抱歉|对不起)?\W*我?(?:不知道|不清楚|没有?找到|没有(?:相关|记录)|找不到))",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Remainders:
+    """Chunks without their echoes, by id, and the shares of their keyword scores and cosines that remain."""
+
+    rows: dict[int, ChunkRow]
+    words: dict[int, float]
+    near: dict[int, float]
+
+
+def without_echoes(query: str, rows: Iterable[ChunkRow]) -> Remainders:
+    """Return the remainders of the conversations that hold an echo.
+
+    A keyword score keeps the share of the query's terms. A cosine keeps the square of the share of the text: without a
+    question of a third of its text, a chunk's cosine of 0.61 is 0.33.
+    """
+    remainders, terms = Remainders({}, {}, {}), sought(query)
+    for row in rows:
+        messages = conversation_of(row.text)
+        rest = _unechoed(query, messages)
+        if len(rest) < len(messages):
+            remainders.rows[row.id] = replace(row, text="\n".join(rest))
+            counts = [sum(term in fold(text) for term in terms) for text in ("\n".join(rest), row.text)]
+            remainders.words[row.id] = counts[0] / max(1, counts[1])
+            remainders.near[row.id] = (sum(map(len, rest)) / sum(len(message.text) for message in messages)) ** 2
+    return remainders
+
+
+def weakened(scores: Mapping[int, float], shares: Mapping[int, float]) -> dict[int, float]:
+    """Return scores multiplied by their shares, without those of no share."""
+    return {id_: score * shares.get(id_, 1.0) for id_, score in scores.items() if shares.get(id_, 1.0)}
+
+
+def _unechoed(query: str, messages: Sequence[PackedMessage]) -> list[str]:
+    rest, after_question = [], False
+    for place, message in enumerate(messages):
+        if message.is_users:
+            after_question = _QUESTION.search(message.text) is not None
+            is_evidence = not (after_question and _is_no_answer(messages[place + 1 : place + 2])) and not is_echo(
+                query, message.text
+            )
+        else:
+            is_evidence = not (after_question and _is_no_answer([message]))
+        if is_evidence:
+            rest.append(message.text)
+    return rest
+
+
+def is_echo(query: str, turn: str) -> bool:
+    """Return True if a user's turn is the query again, or a question much like it."""
+    if len(turn) > 2 * len(query) + _MORE_CHARACTERS:
+        return False
+    terms, turn_terms = set(sought(query)), set(sought(turn))
+    is_alike = len(terms & turn_terms) >= _ALIKE * len(terms | turn_terms) > 0
+    return fold(turn).strip() == fold(query).strip() or (is_alike and _QUESTION.search(turn) is not None)
+
+
+def _is_no_answer(messages: Sequence[PackedMessage]) -> bool:
+    texts = [message.text for message in messages if not message.is_users]
+    return any(len(text) <= _NO_ANSWER_CHARACTERS and _NO_ANSWER.match(text) for text in texts)
