@@ -56,8 +56,8 @@ def memory(home_of_decisions: CommandLine) -> Iterator[SearchManager]:
     resources.close()
 
 
-def paths(memory: SearchManager, query: str, **times: str) -> list[str]:
-    answer = memory.search(SearchRequest(query=query, min_score=0, timezone="Europe/Berlin", **times))
+def paths(memory: SearchManager, query: str, *, timezone: str = "Europe/Berlin", **times: str) -> list[str]:
+    answer = memory.search(SearchRequest(query=query, min_score=0, timezone=timezone, **times))
     assert answer.error is None
     return [Path(result.path).stem for result in answer.results]
 
@@ -80,6 +80,12 @@ def test_the_decision_of_the_named_time_comes_first(memory: SearchManager, quest
     assert {"2026-09-24", "2026-10-14", "03", "18"} <= set(order), "nothing is hidden"
 
 
+def test_days_are_those_of_the_requests_time_zone(memory: SearchManager) -> None:
+    question = "what did we decide about the retry policy four days ago"
+    assert paths(memory, question, timezone="Pacific/Honolulu")[0] == "18", "it is Sunday there"
+    assert paths(memory, question)[0] != "18"
+
+
 def test_since_and_until_limit_a_search(memory: SearchManager) -> None:
     assert set(paths(memory, "retry policy", since="october", until="2026-11-03")) <= {"2026-10-14", "2026-10-20", "03"}
     assert paths(memory, "retry policy", since="last week")[:1] == ["18"]
@@ -97,5 +103,5 @@ def test_every_door_takes_times_and_refuses_unknown_ones_alike(home_of_decisions
 def test_a_service_refuses_unknown_times_in_its_answer(service: httpx.Client) -> None:
     for field, text in (("since", "someday"), ("until", "soon"), ("timezone", "Europe/Atlantis")):
         answer = search(service, "dentist", **{field: text})
-        assert (answer["results"], text in answer["error"]) == ([], True)
+        assert (answer["results"], text in answer["error"], answer.get("disabled")) == ([], True, None)
     assert search(service, "dentist", since="1d", timezone="Asia/Tokyo")["results"]

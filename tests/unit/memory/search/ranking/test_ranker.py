@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memory.search.ranking.ranker import SearchParameters, ranked
@@ -46,3 +48,16 @@ def test_no_two_places_have_the_same_score() -> None:
     scores = [score for _, score in found("FP-131", *NOTES)]
     assert scores == sorted(scores, reverse=True)
     assert len({f"{score:.2f}" for score in scores}) == len(NOTES)
+
+
+@pytest.mark.parametrize(("query", "first"), [("the alert", "sixty"), ("continue with the alert", "one")])
+def test_a_question_that_asks_to_go_on_finds_the_newer_conversation_first(query: str, first: str) -> None:
+    store, now = TemporaryStore(), 1_790_000_000.0
+    bm25 = {}
+    for name, age_days, score in (("sixty", 60, 1.0), ("one", 1, 0.9), ("today", 0, 0.0)):
+        talk = document(key(f"sessions/{name}.jsonl", "sessions"), f"User: {name} alert")
+        store.write([replace(talk, added=(replace(talk.added[0], said_at=now - age_days * 86_400),))])
+        bm25[store.chunks_of(talk.key)[0].id] = score
+    parameters = SearchParameters(query, 10, 0.0, ("memory", "sessions"), Hybrid(), now=now + 86_400 * 365)
+    hits, _ = ranked(store, parameters, {}, bm25, model="stub")
+    assert hits[0][1].text.split()[1] == first
