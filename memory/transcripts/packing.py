@@ -53,7 +53,6 @@ def label(speaker: str, said_at: float | None) -> str:
 # Line ends before them make them four times as fast as anchors.
 _TIMED_LABEL = re.compile(r"\n\[\d{4}-\d\d-\d\d \d\d:\d\d\] ([^\n:]{1,80}): ")
 _LABEL = re.compile(rf"\n({USER}|{ASSISTANT}|{AGENT}|{SUBAGENT}): ")
-_QUOTED = re.compile(rf"^\*\*({USER}|{ASSISTANT})\*\*: ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,6 @@ def messages_of(chunk: str) -> list[PackedMessage]:
     for match, end in zip(labels, ends[1:], strict=True):
         messages.append(PackedMessage(is_users=match[1] not in (ASSISTANT, SUBAGENT), text=chunk[match.end() : end]))
     return messages
-
-
-def conversation_of(text: str) -> list[PackedMessage]:
-    """Return the messages of a transcript's or a session note's chunk; another text is one message of an assistant."""
-    return messages_of(_QUOTED.sub(r"\1: ", text) if "**" in text else text)
 
 
 _LABELLED = re.compile(r"^(\[\d{4}-\d\d-\d\d \d\d:\d\d\]) ([^\n]*)", re.MULTILINE)

@@ -7,12 +7,12 @@ know") is none to any query. The answer to an echo stays evidence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memory.search.ranking.query import fold, sought
 from memory.store.reader import ChunkRow
-from memory.transcripts.packing import PackedMessage, conversation_of
+from memory.transcripts.packing import PackedMessage, messages_of
 
 #: Share of common terms (Jaccard) from which on a question is much like the query.
 _ALIKE = 0.6
@@ -22,6 +22,9 @@ LEAST_OF_ECHO = 0.4
 
 #: Most characters of an echo beyond twice those of the query, and of an answer that says nothing.
 _MORE_CHARACTERS, _NO_ANSWER_CHARACTERS = 80, 120
+
+#: Message in a session's note.
+_QUOTED = re.compile(r"^\*\*(User|Assistant)\*\*: ", re.MULTILINE)
 
 _QUESTION = re.compile(
     r"[?？]\W*$|^\W*(?:who|what|which|when|where|why|how|is|are|do|does|did|can)\b|什么|哪|谁|多少|几|怎么|如何|为何",
@@ -44,21 +47,21 @@ class Remainders:
     near: dict[int, float]
 
 
-def without_echoes(query: str, rows: Iterable[ChunkRow]) -> Remainders:
+def without_echoes(query: str, rows: Mapping[int, ChunkRow]) -> Remainders:
     """Return the remainders of the conversations that hold an echo.
 
     A keyword score keeps the share of the query's terms. A cosine keeps the square of the share of the text: without a
     question of a third of its text, a chunk's cosine of 0.61 is 0.33.
     """
     remainders, terms = Remainders({}, {}, {}), sought(query)
-    for row in rows:
-        messages = conversation_of(row.text)
+    for id_, row in rows.items():
+        messages = messages_of(row.text if row.key.is_transcript else _QUOTED.sub(r"\1: ", row.text))
         rest = _unechoed(query, messages)
         if len(rest) < len(messages):
-            remainders.rows[row.id] = replace(row, text="\n".join(rest))
+            remainders.rows[id_] = replace(row, text="\n".join(rest))
             counts = [sum(term in fold(text) for term in terms) for text in ("\n".join(rest), row.text)]
-            remainders.words[row.id] = counts[0] / max(1, counts[1])
-            remainders.near[row.id] = (sum(map(len, rest)) / sum(len(message.text) for message in messages)) ** 2
+            remainders.words[id_] = counts[0] / max(1, counts[1])
+            remainders.near[id_] = (sum(map(len, rest)) / sum(len(message.text) for message in messages)) ** 2
     return remainders
 
 

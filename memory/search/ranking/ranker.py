@@ -109,7 +109,7 @@ def ranked(
     reference = hybrid.fusion == "weighted" and bool(cosines)
     counts = reader.term_counts(query if reader.text_reason is None else "")
     matches = {} if reference else _query_matches(query, counts, {id_: row for id_, row in rows.items() if id_ in bm25})
-    likely = [rows[id_] for id_, match in matches.items() if match.coverage >= LEAST_OF_ECHO]
+    likely = {id_: rows[id_] for id_, match in matches.items() if match.coverage >= LEAST_OF_ECHO}
     remainders = without_echoes(query, likely)
     matches |= _query_matches(query, counts, remainders.rows)
     copies = _copies(reader, rows, sought(query), matches)
