@@ -15,8 +15,6 @@ _MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
 )
-
-#: Alternatives of patterns.
 MONTH_NAMES = "|".join([*_MONTHS, *(month[:3] for month in _MONTHS), "sept"])
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR = r"(?P<year>(?:19|20)\d\d)"

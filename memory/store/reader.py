@@ -130,10 +130,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFilter:
-    """Sources and time of the chunks that are searched.
-
-    Paths of single transcripts in place of "sessions" stand for their archives, too.
-    """
+    """Sources, or paths of single transcripts, which stand for their archives, too; and the time of their chunks."""
 
     sources: Sequence[str] = (MEMORY_SOURCE, SESSIONS_SOURCE)
     span: Span | None = None

@@ -87,21 +87,18 @@ class NamedTimes:
 
 
 def times_in(query: str, *, now: float, zone: tzinfo | None) -> NamedTimes:
-    """Return the times that a query names at `now`. Without a `zone` days are those of the process.
-
-    A query that names a date, or a span that is over, does not ask to go on.
-    """
+    """Return the times that a query names at `now`. A date, or a span that is over, does not ask to go on."""
     days, next_days = tuple(dates_in(query)), []
     for day in days:
         with suppress(ValueError):  # a month, and 31 February
             next_days.append(str(date.fromisoformat(f"2024-{day}"[-10:]) + timedelta(1))[-len(day) :])
-    spans = tuple(span for _, span in _spans_in(query, now, zone))
+    spans = tuple(span for words, span in _spans_in(query, now, zone) if words not in days)
     goes_on = not days and all(span.end > now for span in spans) and _GOES_ON.search(query.lower()) is not None
     return NamedTimes(spans, tuple(next_days), goes_on)
 
 
 def recent_first(fused: Sequence[Fused], said_at: Mapping[int, float]) -> list[Fused]:
-    """Multiply the ranks of chunks with a time by `0.7 + 0.3 * 2^(-age / 30 days)`; best first, ties by id.
+    """Multiply ranks of messages by `0.7 + 0.3 * 2^(-age / 30 days)`; best first, ties by id.
 
     Age counts from the newest message among the candidates: work goes on from there after a break of any length.
     """
@@ -112,11 +109,7 @@ def recent_first(fused: Sequence[Fused], said_at: Mapping[int, float]) -> list[F
 
 
 def zone_and_span(request: SearchRequest, now: float) -> tuple[tzinfo | None, Span | None]:
-    """Return the time zone of a request, and the span from the beginning of `since` to the end of `until`.
-
-    Raises:
-        UserError: a name is no time zone, a text names no time, or the first time is after the second.
-    """
+    """Return the time zone of a request and the span that it is limited to. Raise UserError for an unknown one."""
     try:
         zone = ZoneInfo(request.timezone) if request.timezone else None
     except (KeyError, ValueError, OSError):

@@ -22,55 +22,42 @@ def days_of(query: str, zone: ZoneInfo = BERLIN) -> list[tuple[str, str]]:
     return [(span.first_day[2:], span.last_day[2:]) for span in times_in(query, now=NOW, zone=zone).spans]
 
 
-@pytest.mark.parametrize(
-    ("query", "first", "last"),
-    [
-        ("what did we decide last week", "26-11-16", "26-11-22"),
-        ("Yesterday's standup", "26-11-22", "26-11-22"),
-        ("the day before  yesterday", "26-11-21", "26-11-21"),
-        ("two months ago", "26-09-01", "26-09-30"),
-        ("three days ago", "26-11-20", "26-11-20"),
-        ("a week ago", "26-11-16", "26-11-22"),
-        ("what happened in March?", "26-03-01", "26-03-31"),
-        ("in November", "26-11-01", "26-11-30"),
-        ("in December", "25-12-01", "25-12-31"),
-        ("this month", "26-11-01", "26-11-30"),
-        ("last year", "25-01-01", "25-12-31"),
-        ("the last 3 days", "26-11-20", "26-11-23"),
-        ("last Monday", "26-11-16", "26-11-16"),
-        ("last friday", "26-11-20", "26-11-20"),
-        ("上周我们决定了什么", "26-11-16", "26-11-22"),
-        ("上上个星期", "26-11-09", "26-11-15"),
-        ("昨天做了什么", "26-11-22", "26-11-22"),
-        ("前天", "26-11-21", "26-11-21"),
-        ("三月的计划", "26-03-01", "26-03-31"),
-        ("十二月份", "25-12-01", "25-12-31"),
-        ("上个月", "26-10-01", "26-10-31"),
-        ("两个月前", "26-09-01", "26-09-30"),
-        ("３天前", "26-11-20", "26-11-20"),
-        ("去年", "25-01-01", "25-12-31"),
-        ("最近两周", "26-11-09", "26-11-23"),
-    ],
-)
-def test_a_question_names_a_span_as_of_its_asking(query: str, first: str, last: str) -> None:
-    assert days_of(query) == [(first, last)]
+#: First and last day -> questions and words that name them.
+SPANS = {
+    ("26-11-16", "26-11-22"): ("what did we decide last week", "a week ago", "上周我们决定了什么"),
+    ("26-11-22", "26-11-22"): ("Yesterday's standup", "昨天做了什么"),
+    ("26-11-21", "26-11-21"): ("the day before  yesterday", "前天"),
+    ("26-11-20", "26-11-20"): ("three days ago", "last friday", "３天前"),
+    ("26-11-16", "26-11-16"): ("last Monday",),
+    ("26-09-01", "26-09-30"): ("two months ago", "两个月前"),
+    ("26-03-01", "26-03-31"): ("what happened in March?", "三月的计划"),
+    ("25-12-01", "25-12-31"): ("in December", "十二月份"),
+    ("26-11-01", "26-11-30"): ("in November", "this month"),
+    ("26-10-01", "26-10-31"): ("上个月",),
+    ("25-01-01", "25-12-31"): ("last year", "去年"),
+    ("26-11-20", "26-11-23"): ("the last 3 days",),
+    ("26-11-09", "26-11-15"): ("上上个星期",),
+    ("26-11-09", "26-11-23"): ("最近两周",),
+}
+OTHER = "may we march|in May 2025|march the 3rd|the last mile|马上开早上周会|日本周边|目前天气|三个月|5月3日|2026-11-18"
+#: First and last day -> limits of a request.
+LIMITS = {
+    ("2026-11-18", "2026-11-18"): ("2026-11-18", "2026-11-18T09:00"),
+    ("2026-11-16", "2026-11-22"): (" Last   week ", "上周"),
+    ("2026-11-16", "2026-11-23"): ("7d",),
+    ("2026-11-09", "2026-11-23"): ("2W",),
+    ("2026-03-01", "2026-03-31"): ("march",),
+    ("2026-11-20", "2026-11-20"): ("friday",),
+    ("2026-11-23", "2026-11-23"): ("today",),
+}
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "may we march",
-        "in May 2025",
-        "march the 3rd",
-        "the last mile",
-        "马上开早上周会",
-        "日本周边",
-        "目前天气",
-        "三个月",
-        "5月3日",
-        "a week",
-    ],
-)
+@pytest.mark.parametrize(("span", "query"), [(span, query) for span, queries in SPANS.items() for query in queries])
+def test_a_question_names_a_span_as_of_its_asking(span: tuple[str, str], query: str) -> None:
+    assert days_of(query) == [span]
+
+
+@pytest.mark.parametrize("query", OTHER.split("|"))
 def test_other_words_name_no_span(query: str) -> None:
     assert days_of(query) == []
 
@@ -100,11 +87,8 @@ def test_passages_of_a_named_span_are_lifted_by_message_note_and_heading() -> No
     assert lift_of("last week", "memory/log.md", "# 2026-11-18\nThree retries.") == DATED
     assert lift_of("last week", "memory/2026-11-23.md", "# 2026-11-09") == 0
     # Half of the best coverage is enough to stand before every passage of another time.
-    assert (
-        lift_of("last week", "memory/2026-11-18.md", coverage=0.4)
-        >= 1
-        > lift_of("last week", "memory/2026-11-18.md", coverage=0.3)
-    )
+    lifts = [lift_of("last week", "memory/2026-11-18.md", coverage=coverage) for coverage in (0.4, 0.3, 0.0)]
+    assert lifts == [1, pytest.approx(0.75), DATED]
     # The label of a message is in UTC.
     assert lift_of("yesterday", "sessions/a.jsonl", "[2026-11-22 23:10] User: hi", NOW - 60) == 0
 
@@ -116,18 +100,11 @@ def test_the_day_after_a_named_day_is_lifted_by_half() -> None:
     assert lift_of("in October 2026", "memory/2026-11-01.md") == lift_of("31 February", "memory/a.md") == 0
 
 
-@pytest.mark.parametrize(
-    "query", ["What is the next step?", "so far", "Continue, please", "recently", "上次说到哪", "下一步", "today"]
-)
-def test_a_question_asks_to_go_on(query: str) -> None:
-    assert times_in(query, now=NOW, zone=BERLIN).goes_on
-
-
-@pytest.mark.parametrize(
-    "query", ["the next step on 14 October", "progress last week", "which port", "knowing", "昨天的进展"]
-)
-def test_a_question_with_a_date_or_without_such_a_word_does_not_go_on(query: str) -> None:
-    assert not times_in(query, now=NOW, zone=BERLIN).goes_on
+def test_a_question_with_such_a_word_and_without_a_date_asks_to_go_on() -> None:
+    words = ("What is the next step?", "so far", "Continue, please", "recently", "上次说到哪", "下一步", "today")
+    others = ("the next step on 14 October", "progress last week", "which port", "knowing", "昨天的进展")
+    asking = [query for query in words + others if times_in(query, now=NOW, zone=BERLIN).goes_on]
+    assert asking == [*words]
 
 
 def test_ranks_of_older_messages_sink_and_those_of_notes_do_not() -> None:
@@ -137,23 +114,10 @@ def test_ranks_of_older_messages_sink_and_those_of_notes_do_not() -> None:
     assert list(ranks.items()) == [(2, 1.0), (3, 1.0), (1, pytest.approx(0.85))]
 
 
-@pytest.mark.parametrize(
-    ("text", "first", "last"),
-    [
-        ("2026-11-18", "2026-11-18", "2026-11-18"),
-        ("7d", "2026-11-16", "2026-11-23"),
-        ("2W", "2026-11-09", "2026-11-23"),
-        (" Last   week ", "2026-11-16", "2026-11-22"),
-        ("march", "2026-03-01", "2026-03-31"),
-        ("friday", "2026-11-20", "2026-11-20"),
-        ("today", "2026-11-23", "2026-11-23"),
-        ("上周", "2026-11-16", "2026-11-22"),
-        ("2026-11-18T09:00", "2026-11-18", "2026-11-18"),
-    ],
-)
-def test_a_request_is_limited_by_dates_and_words(text: str, first: str, last: str) -> None:
+@pytest.mark.parametrize(("days", "text"), [(days, text) for days, texts in LIMITS.items() for text in texts])
+def test_a_request_is_limited_by_dates_and_words(days: tuple[str, str], text: str) -> None:
     since, until = span_of(since=text), span_of(until=text)
-    assert (since.first_day, until.last_day) == (first, last)
+    assert (since.first_day, until.last_day) == days
     assert (since.end, until.start) == (Span().end, Span().start)
 
 
