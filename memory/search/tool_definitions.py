@@ -69,7 +69,7 @@ _SEARCH = Tool(
         until="Only memory up to this time, the named day included.",
         corpus="Only notes (memory), only past conversations (sessions), or both (all, as without it). "
         "There is no wiki here: asking for it finds nothing, and the answer's `corpora` says so.",
-        queries="At most four further phrasings of the question, in words that the memory would use.",
+        queries="At most four further phrasings of the question: sentences in words that the memory would use.",
     ),
 )
 
