@@ -135,6 +135,11 @@ class RunIndex(AgentIndex):
         ready, newest = reader.sentence_counts() if reader is not None else (0, 0)
         return newest - ready
 
+    def lacks_users_words(self) -> bool:
+        """Return True if an older version left out the users' words of some chunks."""
+        reader = self.reader()
+        return reader is not None and reader.lacks_users_words()
+
     def failed(self) -> dict[DocumentKey, str]:
         """Return the failed documents with their reasons."""
         reader = self.reader()

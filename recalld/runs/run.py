@@ -225,7 +225,11 @@ def _index_in_process(run: Run, comparisons: Sequence[AgentComparison]) -> bool:
     An error is one reason: workers meet it again, and retry or report it.
     """
     pairs = zip(run.indexes, comparisons, strict=True)
-    work = [(index, comparison.documents) for index, comparison in pairs if comparison.documents]
+    work = [
+        (index, comparison.documents)
+        for index, comparison in pairs
+        if comparison.documents or index.lacks_users_words()
+    ]
     try:
         return not work or _index_all(run, work)
     except (RecalldError, OSError):

@@ -5,7 +5,8 @@
   sentences, and of its users' sentences. A chunk whose sentences have no vectors yet is judged by its cosine.
 
 `v` is the weight of the users' words, 0 to 1. With an agent, the user states the facts and the assistant writes most of
-the text; among people both say the same amount, and `v` is 0. A note is its user's words altogether.
+the text; among people both say the same amount, and `v` is 0. A note has no roles: its scores for users are its own,
+less by as much as those of the transcripts among the candidates.
 
 The constants were set by hand, one set for all memories (`tests/benchmarks/RESULTS.md`).
 """
@@ -13,7 +14,7 @@ The constants were set by hand, one set for all memories (`tests/benchmarks/RESU
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,20 +84,35 @@ def closest_sentences(vector: Vector, signs: Mapping[int, SentenceSigns]) -> dic
 
 
 def word_scores(
-    bm25: Mapping[int, float], users: Mapping[int, float], lines: Mapping[int, float], voice: float
+    bm25: Mapping[int, float],
+    users: Mapping[int, float],
+    lines: Mapping[int, float],
+    *,
+    voice: float,
+    notes: Collection[int] = (),
 ) -> dict[int, float]:
-    """Return `words` of each chunk that has a BM25."""
+    """Return `words` of each chunk that has a BM25. `users` are the scores of the users' words in transcripts.
+
+    A note's share of users' words is that of all transcripts, so that neither kind pushes the other down.
+    """
+    whole = sum(score for id_, score in bm25.items() if id_ not in notes)
+    share = sum(users.values()) / whole if whole > 0 else 0.0
+    users = {**users, **{id_: share * bm25[id_] for id_ in notes if id_ in bm25}}
     return {id_: score + voice * users.get(id_, 0.0) + LINE * lines.get(id_, 0.0) for id_, score in bm25.items()}
 
 
-def near_scores(cosines: Mapping[int, float], closest: Mapping[int, Closest], voice: float) -> dict[int, float]:
-    """Return `near` of each chunk that has a cosine."""
-    users = [of_chunk.of_users for of_chunk in closest.values() if of_chunk.of_users is not None]
-    least = min(users, default=0.0)
+def near_scores(
+    cosines: Mapping[int, float], closest: Mapping[int, Closest], *, voice: float, notes: Collection[int] = ()
+) -> dict[int, float]:
+    """Return `near` of each chunk that has a cosine. A note's users' sentences are as far as those of transcripts."""
+    talks = {id_: of_chunk for id_, of_chunk in closest.items() if id_ not in notes}
+    spoken = [of_chunk.of_users for of_chunk in talks.values() if of_chunk.of_users is not None]
+    least = min(spoken, default=0.0)
+    of_users = {id_: least if of_chunk.of_users is None else of_chunk.of_users for id_, of_chunk in talks.items()}
+    distance = sum(talks[id_].of_all - of_users[id_] for id_ in talks) / max(1, len(talks))
 
     def near(id_: int, cosine: float) -> float:
-        of_chunk = closest.get(id_, Closest(cosine, cosine))
-        of_users = of_chunk.of_users if of_chunk.of_users is not None else least
-        return cosine + CLOSEST * (of_chunk.of_all + voice * of_users)
+        of_all = closest[id_].of_all if id_ in closest else cosine
+        return cosine + CLOSEST * (of_all + voice * of_users.get(id_, of_all - distance))
 
     return {id_: near(id_, cosine) for id_, cosine in cosines.items()}

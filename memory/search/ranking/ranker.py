@@ -119,7 +119,9 @@ def ranked(
     lifts = _folded(times.lifts(rows, said_at, coverage), copies)
     voice = 0.0 if reference else voice_weight([row for id_, row in rows.items() if id_ not in remainders.rows])
     closest = _closest(reader, vector, cosines) if not reference else {}
-    near, words = near_scores(cosines, closest, voice), _words(reader, query, rows, bm25, matches, voice=voice)
+    notes = {id_ for id_, row in rows.items() if row.key.source == MEMORY_SOURCE}
+    near = near_scores(cosines, closest, voice=voice, notes=notes)
+    words = _words(reader, query, bm25, matches, voice=voice, notes=notes)
     cosines, near = weakened(cosines, remainders.near), weakened(near, remainders.near)
     bm25, words = weakened(bm25, remainders.words), weakened(words, remainders.words)
     cosines, bm25, near, words = (_folded(scores, copies) for scores in (cosines, bm25, near, words))
@@ -174,19 +176,16 @@ def _closest(reader: StoreReader, vector: Vector | None, cosines: Mapping[int, f
 def _words(
     reader: StoreReader,
     query: str,
-    rows: Mapping[int, ChunkRow],
     bm25: Mapping[int, float],
     matches: Mapping[int, _QueryMatch],
     *,
     voice: float,
+    notes: Collection[int],
 ) -> dict[int, float]:
     """Return the keyword scores of the candidates: their BM25, their users' words and their best sentences."""
-    users_words: dict[int, float] = {}
-    if voice:
-        notes = {id_ for id_, row in rows.items() if row.key.source == MEMORY_SOURCE}
-        users_words = {id_: bm25[id_] for id_ in notes & bm25.keys()}
-        users_words |= reader.user_scores(query, [id_ for id_ in bm25 if id_ not in notes])
-    return word_scores(bm25, users_words, {id_: match.line for id_, match in matches.items()}, voice)
+    talks = [id_ for id_ in bm25 if id_ not in notes] if voice else []
+    lines = {id_: match.line for id_, match in matches.items()}
+    return word_scores(bm25, reader.user_scores(query, talks), lines, voice=voice, notes=notes)
 
 
 def _copies(

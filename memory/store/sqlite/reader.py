@@ -402,6 +402,11 @@ class StoreReader:
         """Return the text hash of each chunk whose sentences are to be embedded, by chunk id, newest first."""
         return dict(self._fetch(SELECT_LACKING, limit))
 
+    def lacks_users_words(self) -> bool:
+        """Return True if an older version left out the users' words of some chunks."""
+        with self._readers.borrow() as connection:
+            return not has_sentences(connection) or meta_value(connection, USERS_WORDS_DUE) is not None
+
     def sentence_counts(self) -> tuple[int, int]:
         """Return the numbers of chunks whose sentences are embedded, and of those whose sentences should be."""
         newest = min(self.counts().vectors_ready, MOST_WITH_SENTENCES)

@@ -61,15 +61,15 @@ def test_the_closest_sentence_of_a_chunk_and_of_its_users_are_known_by_signs_alo
 
 def test_a_chunk_without_sentences_is_judged_by_its_cosine() -> None:
     closest = {1: Closest(0.5, None), 2: Closest(0.5, 0.4)}
-    near = near_scores({1: 0.2, 2: 0.2, 3: 0.2}, closest, 1.0)
+    near = near_scores({1: 0.2, 2: 0.2, 3: 0.2}, closest, voice=1.0)
     # A chunk without a word of a user has the least of the others.
     assert near[1] == near[2] == pytest.approx(0.2 + 0.7 * (0.5 + 0.4))
-    assert near[3] == pytest.approx(0.2 + 0.7 * (0.2 + 0.2))
-    assert near_scores({3: 0.2}, {}, 0.0) == {3: pytest.approx(0.2 + 0.7 * 0.2)}
+    assert near[3] == pytest.approx(0.2 + 0.7 * (0.2 + 0.1))
+    assert near_scores({3: 0.2}, {}, voice=0.0) == {3: pytest.approx(0.2 + 0.7 * 0.2)}
 
 
 def test_users_words_and_the_best_sentence_add_to_the_words_of_a_chunk() -> None:
-    words = word_scores({1: 2.0, 2: 2.0, 3: 2.0}, {1: 1.0}, {1: 1.0, 2: 1.0}, 0.5)
+    words = word_scores({1: 2.0, 2: 2.0, 3: 2.0}, {1: 1.0}, {1: 1.0, 2: 1.0}, voice=0.5)
     assert words == {1: pytest.approx(2.8), 2: pytest.approx(2.3), 3: 2.0}
 
 
@@ -86,3 +86,10 @@ def test_words_in_one_sentence_are_worth_more_than_the_same_words_in_several() -
     assert together.coverage == apart.coverage == 1.0
     assert together.line > 1.5 * apart.line > 0
     assert word_matcher("数据库迁移", TermCounts(100, {"数据": 3}))("数据库", "数据库").line == 0.0
+
+
+def test_a_note_stands_to_its_users_words_as_the_transcripts_beside_it_do() -> None:
+    # Half of the transcripts' BM25 is the users', and so is half of the note's.
+    assert word_scores({1: 2.0, 2: 2.0, 3: 2.0}, {1: 2.0}, {}, voice=1.0, notes={3}) == {1: 4.0, 2: 2.0, 3: 3.0}
+    near = near_scores({1: 0.2, 2: 0.2}, {1: Closest(0.5, 0.3), 2: Closest(0.5, 0.5)}, voice=1.0, notes={2})
+    assert near[1] == pytest.approx(near[2])
