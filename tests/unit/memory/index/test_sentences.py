@@ -9,11 +9,10 @@ import pytest
 
 from memory.embedding.providers.stub import StubProvider
 from memory.index.completion import complete_generation
-from memory.index.indexer import Indexer, IndexReport
+from memory.index.indexer import Indexer
 from memory.index.vector_fill import fill_sentences, fill_vectors
-from memory.store.sqlite.reader import StoreReader
 from recalld.wiring import closed
-from schemas.documents import DocumentKey, Lane
+from schemas.documents import Lane
 from tests.indexing import FAST, World
 from tests.storing import TemporaryStore, document, key, vector
 
@@ -21,11 +20,11 @@ TEXT = "The heron of day {} stood in the northern reed. It left the lake for the
 NOTES = {f"memory/{number}.md": TEXT.format(number) for number in range(5)}
 
 
-def index(indexer: Indexer, *paths: str) -> IndexReport:
-    keys = [DocumentKey("memory", path) for path in paths]
-    report = indexer.index(keys, lane=Lane.LIVE, on_done=lambda _: None)
+def index(indexer: Indexer) -> int:
+    """Index the notes with their vectors; return the number of unchanged ones."""
+    report = indexer.index(map(key, NOTES), lane=Lane.LIVE, on_done=lambda _: None)
     fill_vectors(indexer, seconds=60)
-    return report
+    return report.unchanged
 
 
 @pytest.fixture
@@ -39,18 +38,13 @@ def indexer(world: World, provider: StubProvider) -> Indexer:
     for path, text in NOTES.items():
         world.write(path, text)
     made = world.indexer(provider)
-    index(made, *NOTES)
+    index(made)
     return made
-
-
-def ids(reader: StoreReader) -> list[int]:
-    return [chunk.id for path in NOTES for chunk in reader.chunks_of(DocumentKey("memory", path))]
 
 
 def test_sentences_come_newest_first_and_stop_when_something_waits(indexer: Indexer, provider: StubProvider) -> None:
     store, asked = indexer.target(), count()
-    oldest, *_, newest = sorted(ids(store))
-    assert store.sentence_counts() == (0, 5)
+    newest, *_, oldest = ids = list(store.lacking_sentences(9))
     assert fill_sentences(indexer, seconds=60, stopping=lambda: True)
     assert store.sentence_counts() == (0, 5)
     assert fill_sentences(indexer, seconds=60, stopping=lambda: next(asked) > 2)  # once before the first one
@@ -58,12 +52,8 @@ def test_sentences_come_newest_first_and_stop_when_something_waits(indexer: Inde
     assert set(store.sentence_signs([oldest, newest])) == {newest}
     assert not fill_sentences(indexer, seconds=60)
     assert store.sentence_counts() == (5, 5)
-    made = store.sentence_signs(ids(store))
-    shapes = {(*of.signs.shape, len(of.is_users), of.is_users.all()) for of in made.values()}
-    assert shapes == {(2, provider.dimensions // 8, 2, True)}
-    paid = provider.inputs
-    assert not fill_sentences(indexer, seconds=60)
-    assert provider.inputs == paid
+    shapes = {(of.signs.shape, of.is_users.tolist() == [True] * 2) for of in store.sentence_signs(ids).values()}
+    assert shapes == {((2, provider.dimensions // 8), True)}
 
 
 def test_only_users_sentences_of_a_transcript_are_users(world: World, indexer: Indexer) -> None:
@@ -78,36 +68,27 @@ def test_only_users_sentences_of_a_transcript_are_users(world: World, indexer: I
     assert store.sentence_counts() == (7, 7)
 
 
-def test_a_paid_provider_and_a_setting_get_no_sentences(world: World, provider: StubProvider, indexer: Indexer) -> None:
-    paid = provider.inputs
-    assert not fill_sentences(world.indexer(provider, query={"sentences": "off"}), seconds=60)
-    provider.account = "paid"
-    assert not fill_sentences(indexer, seconds=60)
-    assert (provider.inputs, indexer.target().sentence_counts()[0]) == (paid, 0)
-
-
 def test_a_rebuild_takes_sentences_over_and_another_model_makes_its_own(
     world: World, provider: StubProvider, indexer: Indexer
 ) -> None:
     fill_sentences(indexer, seconds=60)
     paid = provider.inputs
     changed = world.indexer(provider, chunking={"tokens": 400, "overlap": 40})
-    index(changed, *NOTES)
+    index(changed)
     assert complete_generation(changed)
     assert changed.target().sentence_counts() == (5, 5)
     assert not fill_sentences(changed, seconds=60)
     assert provider.inputs == paid
     other = world.indexer(StubProvider(dimensions=32, limits=FAST))
-    index(other, *NOTES)
+    index(other)
     assert complete_generation(other)
     assert other.target().sentence_counts() == (0, 5)
 
 
-def test_an_index_of_the_first_tables_gains_what_is_new_without_paying(
+def test_an_older_index_gains_tables_and_neither_pays_nor_ignores_the_setting(
     world: World, provider: StubProvider, indexer: Indexer
 ) -> None:
-    provider.account = "paid"
-    paid, name, before = provider.inputs, indexer.generations.current(), indexer.target().counts()
+    paid, name = provider.inputs, indexer.generations.current()
     indexer.close()
     connection = apsw.Connection(str(indexer.generations.folder / str(name)))
     connection.execute("DROP TABLE chunks_said; DROP TABLE sentences; PRAGMA user_version = 4")
@@ -115,16 +96,13 @@ def test_an_index_of_the_first_tables_gains_what_is_new_without_paying(
     with closed(indexer.generations.open_reader()) as reader:
         assert reader is not None
         assert reader.sentence_counts() == (0, 5)
-    assert index(world.indexer(provider), *NOTES).unchanged == 5
     upgraded = world.indexer(provider)
+    assert index(upgraded) == 5
+    assert not fill_sentences(world.indexer(provider, query={"sentences": "off"}), seconds=60)
+    provider.account = "paid"
     assert not fill_sentences(upgraded, seconds=60)
-    assert (upgraded.generations.current(), provider.inputs) == (name, paid)
-    counts = upgraded.target().counts()
-    assert (counts.chunks, counts.vectors_ready) == (before.chunks, before.vectors_ready)
-    provider.account = ""
-    assert not fill_sentences(upgraded, seconds=60)
-    assert upgraded.target().sentence_counts() == (5, 5)
-    assert upgraded.target().check() == []
+    assert (upgraded.generations.current(), upgraded.target().counts().vectors_ready) == (name, 5)
+    assert provider.inputs == paid
 
 
 @pytest.mark.long

@@ -308,15 +308,14 @@ def test_sentences_of_equal_texts_are_one_and_go_with_the_last_of_them(store: St
     token = store.change_token()
     store.add_sentences(sentences)
     assert store.change_token() != token
-    one, two = ids_of(store)
-    [copy] = ids_of(store, OTHER)
+    one, two, copy = *ids_of(store), *ids_of(store, OTHER)
     stored = store.sentence_signs([one, two, copy])
     assert list(stored) == [one, copy], "a text without sentences has nothing to compare"
     assert all(np.array_equal(of.signs, signs) and np.array_equal(of.is_users, users) for of in stored.values())
     store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "x", removed=(one,))])
     assert list(store.sentence_signs([one, copy])) == [copy]
-    moved = document(NOTE, "one", revision=store.revision(NOTE))
-    store.write([DocumentDelete(OTHER, store.revision(OTHER)), replace(moved, removed=(two,))])
+    again = replace(document(NOTE, "one", revision=store.revision(NOTE)), removed=(two,))
+    store.write([DocumentDelete(OTHER, store.revision(OTHER)), again])
     assert list(store.sentence_signs(ids_of(store))) == ids_of(store)
     store.write([DocumentDelete(NOTE, store.revision(NOTE))])
     store.write([document(NOTE, "one", revision=store.revision(NOTE))])

@@ -97,18 +97,8 @@ FREE = UsageState(provider="local", model="m", total=Spent(requests=9, dollars=0
             ["vectors       5 of 9 ready, 2.0 a second, 2 s left; an endpoint is faster"],
         ),
         (
-            {
-                "index": IndexState(vectors_ready=9),
-                "vectors": VectorState(sentences_ready=4, sentences_wanted=9),
-            },
+            {"index": IndexState(vectors_ready=9), "vectors": VectorState(sentences_ready=4, sentences_wanted=9)},
             ["vectors       9 of 9 ready, sentences of 4 chunks ready"],
-        ),
-        (
-            {
-                "index": IndexState(vectors_ready=9),
-                "vectors": VectorState(sentences_ready=9, sentences_wanted=9),
-            },
-            ["vectors       9 of 9 ready"],
         ),
         (
             {"dead_letters": LETTERS},
