@@ -18,7 +18,7 @@ from memory.search.ranking.echoes import LEAST_OF_ECHO, weakened, without_echoes
 from memory.search.ranking.exact_matches import exact_pieces
 from memory.search.ranking.features import Closest, closest_sentences, near_scores, voice_weight, word_scores
 from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted
-from memory.search.ranking.order import Scored, aged, varied_hits
+from memory.search.ranking.order import Scored, aged, changes_first, varied_hits
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.query import fold, sought
 from memory.search.ranking.reranker import Reranker
@@ -149,6 +149,8 @@ def ranked(
     if reranker is not None and hits:
         hits = with_falling_scores(reranker.reranked(hits))
     if not reference:
+        texts = {id_: row.text for id_, row in remainders.rows.items()}
+        hits = changes_first(reader, query, hits, texts, now=parameters.now)
         evident = [near_by.of_all for id_, near_by in closest.items() if id_ not in remainders.rows]
         highest = max(evident, default=None)
         hits = with_falling_scores(
