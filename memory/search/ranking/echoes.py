@@ -31,9 +31,9 @@ _QUESTION = re.compile(
     re.IGNORECASE,
 )
 _NO_ANSWER = re.compile(
-    r"\W*(?:(?:sorry|unfortunately)\W+)?(?:i['’]?m not sure|i am not sure|i (?:do not|don['’]t) (?:know|have)"
+    r"\W{0,4}(?:(?:sorry|unfortunately)\W{1,4})?(?:i['’]?m not sure|i am not sure|i (?:do not|don['’]t) (?:know|have)"
     r"|i (?:could not|couldn['’]t|cannot|can['’]t|did not|didn['’]t) find|no (?:record|information|idea)"
-    r"|(?:抱歉|对不起)?\W*我?(?:不知道|不清楚|没有?找到|没有(?:相关|记录)|找不到))",
+    r"|(?:抱歉|对不起)?\W{0,4}我?(?:不知道|不清楚|没有?找到|没有(?:相关|记录)|找不到))",
     re.IGNORECASE,
 )
 
@@ -86,12 +86,14 @@ def _unechoed(query: str, messages: Sequence[PackedMessage]) -> list[str]:
 
 
 def is_echo(query: str, turn: str) -> bool:
-    """Return True if a user's turn is the query again, or a question much like it."""
+    """Return True if a user's turn is the query again, or a question much like the query, which is a question, too."""
     if len(turn) > 2 * len(query) + _MORE_CHARACTERS:
         return False
     terms, turn_terms = set(sought(query)), set(sought(turn))
     is_alike = len(terms & turn_terms) >= _ALIKE * len(terms | turn_terms) > 0
-    return fold(turn).strip() == fold(query).strip() or (is_alike and _QUESTION.search(turn) is not None)
+    return fold(turn).strip() == fold(query).strip() or (
+        is_alike and all(_QUESTION.search(text) for text in (query, turn))
+    )
 
 
 def _is_no_answer(messages: Sequence[PackedMessage]) -> bool:
