@@ -71,17 +71,14 @@ def weakened(scores: Mapping[int, float], shares: Mapping[int, float]) -> dict[i
 
 
 def _unechoed(query: str, messages: Sequence[PackedMessage]) -> list[str]:
-    rest, after_question = [], False
+    rest, before = [], None
     for place, message in enumerate(messages):
-        if message.is_users:
-            after_question = _QUESTION.search(message.text) is not None
-            is_evidence = not (after_question and _is_no_answer(messages[place + 1 : place + 2])) and not is_echo(
-                query, message.text
-            )
-        else:
-            is_evidence = not (after_question and _is_no_answer([message]))
-        if is_evidence:
+        after = messages[place + 1] if message.is_users and place + 1 < len(messages) else None
+        question, answer = (message, after) if message.is_users else (before, message)
+        is_unanswered = question is not None and answer is not None and _is_unanswered(question, answer)
+        if not is_unanswered and not (message.is_users and is_echo(query, message.text)):
             rest.append(message.text)
+        before = message if message.is_users else before
     return rest
 
 
@@ -89,13 +86,17 @@ def is_echo(query: str, turn: str) -> bool:
     """Return True if a user's turn is the query again, or a question much like the query, which is a question, too."""
     if len(turn) > 2 * len(query) + _MORE_CHARACTERS:
         return False
-    terms, turn_terms = set(sought(query)), set(sought(turn))
+    terms, folded = set(sought(query)), fold(turn)
+    # Segmenting the turn takes long, and few turns hold the terms.
+    if sum(term in folded for term in terms) < _ALIKE * len(terms):
+        return False
+    if folded.strip() == fold(query).strip():
+        return True
+    turn_terms = set(sought(turn))
     is_alike = len(terms & turn_terms) >= _ALIKE * len(terms | turn_terms) > 0
-    return fold(turn).strip() == fold(query).strip() or (
-        is_alike and all(_QUESTION.search(text) for text in (query, turn))
-    )
+    return is_alike and all(_QUESTION.search(text) for text in (query, turn))
 
 
-def _is_no_answer(messages: Sequence[PackedMessage]) -> bool:
-    texts = [message.text for message in messages if not message.is_users]
-    return any(len(text) <= _NO_ANSWER_CHARACTERS and _NO_ANSWER.match(text) for text in texts)
+def _is_unanswered(question: PackedMessage, answer: PackedMessage) -> bool:
+    is_short = not answer.is_users and len(answer.text) <= _NO_ANSWER_CHARACTERS
+    return is_short and bool(_NO_ANSWER.match(answer.text)) and bool(_QUESTION.search(question.text))
