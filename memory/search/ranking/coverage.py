@@ -27,6 +27,9 @@ _K1, _B, _AVERAGE_CHARACTERS = 1.2, 0.75, 110
 #: Terms that are looked for in sentences: a long question has many, and the heaviest decide.
 _MOST_LINE_TERMS = 12
 
+#: Share of the query's weight below which the keywords of a text count for nothing, and so do its sentences.
+_LEAST_SHARE = 0.1
+
 #: Shorter sentences, as a text of few words, score no higher for that.
 _FEWEST_CHARACTERS = 40
 
@@ -67,7 +70,8 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
                 covered_weight += weight
                 if number < line_terms:
                     places += [(place, number, weight) for place in beginnings]
-        return WordMatch(min(1.0, covered_weight / total) if total else 0.0, _best_line(text, places))
+        share = min(1.0, covered_weight / total) if total else 0.0
+        return WordMatch(share, _best_line(text, places) if share >= _LEAST_SHARE else 0.0)
 
     return matched
 
