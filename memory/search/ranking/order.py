@@ -100,7 +100,8 @@ def changes_first(
         age = age_in_days(row.key.path, times.get(row.id), now=now) if _CHANGE.search(best_sentence) else None
         ages[row.id] = -1.0 if row.key.path in CURATED_FILES else age
     most, curated = (
-        max(share(texts.get(row.id, row.text)) for _, row in hits),
+        # Without a word of the query in any hit, none is about it.
+        max(1, *(share(texts.get(row.id, row.text)) for _, row in hits)),
         _ABOUT_CURATED[not hits[0][1].key.is_transcript],
     )
 
