@@ -1,10 +1,10 @@
 """Confidence 0..1 that a place answers a query. It is reported as the score, and filters the list.
 
 The confidence is the logistic function of the place's odds. For `chunks` of the index, a cosine `c`, the share `s` of
-the query that the place holds, and the highest cosine `closest` of a sentence of any candidate, they are:
+the query that the place holds, and the highest cosine `closest` of any candidate or a sentence of one, they are:
 
-* **in the query's own language**: `15 closest + 6.5 s - 0.3 ln(chunks / 100) - 7.8`, below 100 chunks with 0.8 in place
-  of 0.3; before the sentences have vectors, `7.3 c + 5.9 s - 0.625 ln(chunks / 100) - 3.36`;
+* **in the query's own language**: `15 closest + 6.5 s - 0.3 ln(chunks / 100) - 8`, below 100 chunks with 1 in place of
+  0.3; before the sentences have vectors, `7.3 c + 5.9 s - 0.625 ln(chunks / 100) - 3.36`;
 * **where words cannot agree**, since the query is in Latin letters and the text in Chinese, mostly how far its cosine
   stands out from the mean of the nearest ones: `1.5 c + 20.5 (c - mean) + 8 s - 0.625 ln(chunks / 100) - 2.01`;
 * where no word of the query is in any candidate, and the language may be another one: the higher of the two, the second
@@ -115,7 +115,7 @@ def scores(
     """Return the score of each place of a list, in their order.
 
     `crowd` is the mean cosine of the nearest chunks, at most `CROWD` of them; `chunks` the number of chunks of the
-    index; `closest` the highest cosine of a sentence of any candidate, None before sentences have vectors;
+    index; `closest` the highest cosine of any candidate or a sentence of one, None before sentences have vectors;
     `has_exact_match` is False if the query has exact pieces and no place holds one.
     """
     rarity = math.log(min(_MOST, max(_FEWEST, chunks)) / 100)
@@ -131,7 +131,7 @@ def scores(
         across = 1.5 * cosine + 20.5 * (cosine - typical) + 8 * place.coverage - 0.625 * rarity - 2.01
         if closest is not None:
             together = (
-                15 * calibration.common(closest) + 6.5 * place.coverage - (0.3 if rarity > 0 else 0.8) * rarity - 7.8
+                15 * calibration.common(closest) + 6.5 * place.coverage - (0.3 if rarity > 0 else 1.0) * rarity - 8.0
             )
         else:
             together = 7.3 * cosine + 5.9 * place.coverage - 0.625 * rarity - 3.36

@@ -151,7 +151,9 @@ def ranked(
     if not reference:
         texts = {id_: row.text for id_, row in remainders.rows.items()}
         hits = changes_first(reader, query, hits, texts, now=parameters.now)
-        evident = [near_by.of_all for id_, near_by in closest.items() if id_ not in remainders.rows]
+        evident = [
+            max(near_by.of_all, cosines.get(id_, 0.0)) for id_, near_by in closest.items() if id_ not in remainders.rows
+        ]
         highest = max(evident, default=None)
         hits = with_falling_scores(
             _scored(reader, parameters, counts, hits, cosines, matches, closest=highest, model=model)
