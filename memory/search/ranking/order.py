@@ -16,7 +16,6 @@ similarity of 1 is the same text again, and 0 an unrelated one.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -91,24 +90,21 @@ def changes_first(
         folded = fold(text)
         return sum(term in folded for term in sought(query))
 
-    times, abouts, ages = reader.times_of([row.id for _, row in hits]), {}, {}
-    for _, row in hits:
-        sentences = (sentence for line in texts.get(row.id, row.text).splitlines() for sentence in sentences_of(line))
-        shares = {sentence: share(sentence) for sentence in sentences}
-        best_sentence = max(shares, key=shares.__getitem__, default="")
-        abouts[row.id] = shares.get(best_sentence, 0)
-        age = age_in_days(row.key.path, times.get(row.id), now=now) if _CHANGE.search(best_sentence) else None
-        ages[row.id] = -1.0 if row.key.path in CURATED_FILES else age
-    most, curated = (
-        # Without a word of the query in any hit, none is about it.
-        max(1, *(share(texts.get(row.id, row.text)) for _, row in hits)),
-        _ABOUT_CURATED[not hits[0][1].key.is_transcript],
-    )
+    times, before_talk = reader.times_of([row.id for _, row in hits]), hits[0][1].key.is_transcript
+    # Without a word of the query in any hit, none is about it.
+    most = max(1, *(share(texts.get(row.id, row.text)) for _, row in hits))
 
-    def place(hit: Scored) -> float:
-        age = ages[hit[0].id]
-        is_about = abouts[hit[0].id] >= most * (curated if age == -1 else _ABOUT)
-        return age if age is not None and is_about else math.inf
+    def place(hit: Scored) -> tuple[int, float]:
+        row = hit[1]
+        lines = texts.get(row.id, row.text).splitlines()
+        best = max((sentence for line in lines for sentence in sentences_of(line)), key=share, default="")
+        age = age_in_days(row.key.path, times.get(row.id), now=now)
+        if row.key.path in CURATED_FILES and share(best) >= _ABOUT_CURATED[not before_talk] * most:
+            return 0, -1.0
+        if age is not None and share(best) >= _ABOUT * most and _CHANGE.search(best):
+            return 0, age
+        # Without a word of change, the later passage has to hold as much of the question as any.
+        return (1, age) if age is not None and share(best) >= most else (2, 0.0)
 
     return sorted(hits, key=place)
 

@@ -66,3 +66,8 @@ def test_memory_md_comes_before_conversations_that_repeat_an_old_value() -> None
 def test_chats_without_notes_keep_their_order() -> None:
     talks = {"sessions/new.jsonl": f"User: {CHANGED}", "sessions/old.jsonl": f"User: {OLD}"}
     assert paths(PORT, {}, talks)[0] == "sessions/old.jsonl"
+
+
+def test_of_two_statements_without_a_word_of_change_the_later_comes_first() -> None:
+    later = {"memory/2026-03-09.md": "- Since the audit the staging gateway listens on a high port, 18443 that is."}
+    assert paths(PORT, {"memory/2026-03-01.md": OLD} | later)[0] == "memory/2026-03-09.md"
