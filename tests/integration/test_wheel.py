@@ -67,7 +67,7 @@ def test_the_wheel_alone_finds_by_meaning_serves_mcp_and_has_openais_sdk(
         return ended.stdout
 
     run("index", "--workspace", str(workspace))
-    assert "memory/friday.md" in run("search", "teeth looked at")
+    assert "memory/friday.md" in run("search", "tooth doctor visit")
 
     async def search(client: Client) -> str:
         return str(found(await calling("memory_search", query="teeth")(client))["mode"])
