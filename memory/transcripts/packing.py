@@ -54,6 +54,9 @@ def label(speaker: str, said_at: float | None) -> str:
 _TIMED_LABEL = re.compile(r"\n\[\d{4}-\d\d-\d\d \d\d:\d\d\] ([^\n:]{1,80}): ")
 _LABEL = re.compile(rf"\n({USER}|{ASSISTANT}|{AGENT}|{SUBAGENT}): ")
 
+#: Label of a message in the note of a session.
+QUOTED_LABEL = re.compile(rf"^\*\*({USER}|{ASSISTANT})\*\*: ", re.MULTILINE)
+
 
 @dataclass(frozen=True, slots=True)
 class PackedMessage:

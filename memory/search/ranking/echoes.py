@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from memory.search.ranking.query import fold, sought
 from memory.store.reader import ChunkRow
-from memory.transcripts.packing import PackedMessage, messages_of
+from memory.transcripts.packing import QUOTED_LABEL, PackedMessage, messages_of
 
 #: Share of common terms (Jaccard) from which on a question is much like the query.
 _ALIKE = 0.6
@@ -22,9 +22,6 @@ LEAST_OF_ECHO = 0.4
 
 #: Most characters of an echo beyond twice those of the query, and of an answer that says nothing.
 _MORE_CHARACTERS, _NO_ANSWER_CHARACTERS = 80, 120
-
-#: Message in a session's note.
-_QUOTED = re.compile(r"^\*\*(User|Assistant)\*\*: ", re.MULTILINE)
 
 _QUESTION = re.compile(
     r"[?？]\W*$|^\W*(?:who|what|which|when|where|why|how|is|are|do|does|did|can)\b|什么|哪|谁|多少|几|怎么|如何|为何",
@@ -55,7 +52,7 @@ def without_echoes(query: str, rows: Mapping[int, ChunkRow]) -> Remainders:
     """
     remainders, terms = Remainders({}, {}, {}), sought(query)
     for id_, row in rows.items():
-        messages = messages_of(row.text if row.key.is_transcript else _QUOTED.sub(r"\1: ", row.text))
+        messages = messages_of(row.text if row.key.is_transcript else QUOTED_LABEL.sub(r"\1: ", row.text))
         rest = _unechoed(query, messages)
         if len(rest) < len(messages):
             remainders.rows[id_] = replace(row, text="\n".join(rest))

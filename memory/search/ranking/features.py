@@ -14,7 +14,7 @@ The constants were set by hand, one set for all memories (`tests/benchmarks/RESU
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,9 +34,6 @@ LINE, CLOSEST = 0.3, 0.7
 #: Characters of assistants for one of users: up to the first, roles mean nothing, and from the second on, all.
 _PEOPLE, _AGENTS = 1.5, 3.0
 
-#: About the number of chunks that tell it.
-_ROLE_SAMPLE = 30
-
 #: A sign keeps the direction of a dimension only. The mean of `query * sign` is less than the cosine by this factor.
 _OF_SIGNS = math.sqrt(math.pi / 2)
 
@@ -49,10 +46,10 @@ class Closest:
     of_users: float | None
 
 
-def voice_weight(rows: Sequence[ChunkRow]) -> float:
-    """Return the weight `v` of the users' words among these chunks, by a sample of them."""
+def voice_weight(rows: Iterable[ChunkRow]) -> float:
+    """Return the weight `v` of the users' words among these chunks."""
     users = assistants = 0
-    for row in rows[:: max(1, len(rows) // _ROLE_SAMPLE)]:
+    for row in rows:
         if row.key.source != MEMORY_SOURCE:
             for message in messages_of(row.text):
                 if message.is_users:

@@ -12,6 +12,7 @@ from memory.chunking.text_cuts import splits_word
 from memory.search.ranking.query import fold
 from memory.search.ranking.snippets import make_snippet
 from memory.store.reader import ChunkRow
+from memory.transcripts.packing import QUOTED_LABEL, messages_of
 
 #: A chunk is dropped when this share of the shorter of the two is text of the better one, too.
 REPEATED_SHARE = 0.5
@@ -53,14 +54,28 @@ def overlap_of(first: ChunkRow, second: ChunkRow) -> Overlap | None:
 
 
 def repeats(row: ChunkRow, better: Iterable[ChunkRow]) -> bool:
-    """Return True if a better chunk of the same document shows most of this one, or says all of it elsewhere."""
+    """Return True if a better chunk shows most of this one: of the same document, or a transcript and its note."""
     for better_row in better:
+        if row.key.is_transcript != better_row.key.is_transcript and _is_in_its_note(row, better_row):
+            return True
         if row.key == better_row.key and row.text == better_row.text:
             return True
         overlap = overlap_of(row, better_row)
         if overlap is not None and overlap.length > REPEATED_SHARE * min(len(row.text), len(better_row.text)):
             return True
     return False
+
+
+def _is_in_its_note(row: ChunkRow, better: ChunkRow) -> bool:
+    """Return True if half of the words of a transcript's chunk are quoted in the better note, or the other way."""
+    note = better if row.key.is_transcript else row
+    if not QUOTED_LABEL.search(note.text):
+        return False
+    messages, others = (
+        {message.text.strip() for message in messages_of(QUOTED_LABEL.sub(r"\1: ", chunk.text))}
+        for chunk in (row, better)
+    )
+    return sum(map(len, messages & others)) > REPEATED_SHARE * sum(map(len, messages))
 
 
 def _common(earlier: ChunkRow, later: ChunkRow) -> Overlap | None:

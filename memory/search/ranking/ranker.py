@@ -117,7 +117,7 @@ def ranked(
     times = times_in(query, now=parameters.now, zone=parameters.zone)
     said_at = reader.times_of(list(rows)) if times.spans or times.goes_on else {}
     lifts = _folded(times.lifts(rows, said_at, coverage), copies)
-    voice = 0.0 if reference else voice_weight([row for id_, row in rows.items() if id_ not in remainders.rows])
+    voice = 0.0 if reference else voice_weight(row for id_, row in rows.items() if id_ not in remainders.rows)
     closest = _closest(reader, vector, cosines) if not reference else {}
     notes = {id_ for id_, row in rows.items() if row.key.source == MEMORY_SOURCE}
     near = near_scores(cosines, closest, voice=voice, notes=notes)

@@ -22,6 +22,8 @@ LINES = [f"line number {n}" for n in range(1, 21)]
 
 WHOLE = "\n".join(LINES[:10])
 
+TALKS = [DocumentKey("sessions", f"sessions/{name}.jsonl") for name in "abc"]
+
 
 @pytest.mark.parametrize(
     ("one", "better", "repeated"),
@@ -39,12 +41,23 @@ def test_a_chunk_repeats_a_better_one(one: ChunkRow, better: ChunkRow, repeated:
     assert repeats(one, [better]) is repeated
 
 
+TALK = "[2026-02-03 09:00] User: Where is the key?\n[2026-02-03 09:01] Assistant: Behind the green door."
+NOTE = "# Session\n\n**User**: Where is the key?\n\n**Assistant**: Behind the green door."
+
+
+@pytest.mark.parametrize(
+    ("note", "repeated"),
+    [(NOTE, True), (NOTE.replace("**", ""), False), (NOTE.replace("green", "red"), False)],
+    ids=["its messages", "a note about something else", "other messages"],
+)
+def test_a_conversation_and_the_note_made_of_it_are_one_result(note: str, repeated: bool):
+    talk, quoting = row(0, 1, TALK, key=TALKS[0]), row(1, 1, note, key=DocumentKey("memory", "2026-02-03-0900.md"))
+    assert repeats(talk, [quoting]) is repeats(quoting, [talk]) is repeated
+
+
 def test_letters_at_the_ends_of_a_cut_line_that_happen_to_be_the_same_are_not_shared():
     assert overlap_of(row(0, 7, "so much for the cat"), row(1, 7, "t-shirts are next")) is None
     assert overlap_of(row(0, 7, "so much for the cat"), row(1, 7, "the cat sleeps")) == Overlap(12, 0, 7)
-
-
-TALKS = [DocumentKey("sessions", f"sessions/{name}.jsonl") for name in "abc"]
 
 
 def told(*texts: str, about: str = "key") -> list[str]:
