@@ -2,7 +2,8 @@
 
 * **words** = `bm25 + v * said + 0.3 * line`: BM25 of the chunk, of its users' words, and of its best sentence.
 * **near** = `cosine + 0.7 * closest + 0.7 * v * closest_said`: cosine of the chunk's vector, the highest cosine of its
-  sentences, and of its users' sentences. A chunk whose sentences have no vectors yet is judged by its cosine.
+  sentences, and of its users' sentences. A chunk whose sentences have no vectors yet gets its cosine, and the mean
+  distance from the cosine to the closest sentence of the others on top.
 
 `v` is the weight of the users' words, 0 to 1. With an agent, the user states the facts and the assistant writes most of
 the text; among people both say the same amount, and `v` is 0. A note has no roles: its scores for users are its own,
@@ -101,15 +102,18 @@ def word_scores(
 def near_scores(
     cosines: Mapping[int, float], closest: Mapping[int, Closest], *, voice: float, notes: Collection[int] = ()
 ) -> dict[int, float]:
-    """Return `near` of each chunk that has a cosine. A note's users' sentences are as far as those of transcripts."""
+    """Return `near` of each chunk that has a cosine. Scores that a chunk lacks are as far from it as those of others."""
     talks = {id_: of_chunk for id_, of_chunk in closest.items() if id_ not in notes}
     spoken = [of_chunk.of_users for of_chunk in talks.values() if of_chunk.of_users is not None]
     least = min(spoken, default=0.0)
     of_users = {id_: least if of_chunk.of_users is None else of_chunk.of_users for id_, of_chunk in talks.items()}
     distance = sum(talks[id_].of_all - of_users[id_] for id_ in talks) / max(1, len(talks))
 
+    gaps = [of_chunk.of_all - cosines[id_] for id_, of_chunk in closest.items() if id_ in cosines]
+    gap = sum(gaps) / max(1, len(gaps))
+
     def near(id_: int, cosine: float) -> float:
-        of_all = closest[id_].of_all if id_ in closest else cosine
+        of_all = closest[id_].of_all if id_ in closest else cosine + gap
         return cosine + CLOSEST * (of_all + voice * of_users.get(id_, of_all - distance))
 
     return {id_: near(id_, cosine) for id_, cosine in cosines.items()}

@@ -59,12 +59,12 @@ def test_the_closest_sentence_of_a_chunk_and_of_its_users_are_known_by_signs_alo
     assert 4 not in closest
 
 
-def test_a_chunk_without_sentences_is_judged_by_its_cosine() -> None:
+def test_a_chunk_without_sentences_is_judged_by_its_cosine_and_the_others() -> None:
     closest = {1: Closest(0.5, None), 2: Closest(0.5, 0.4)}
     near = near_scores({1: 0.2, 2: 0.2, 3: 0.2}, closest, voice=1.0)
     # A chunk without a word of a user has the least of the others.
     assert near[1] == near[2] == pytest.approx(0.2 + 0.7 * (0.5 + 0.4))
-    assert near[3] == pytest.approx(0.2 + 0.7 * (0.2 + 0.1))
+    assert near[3] == pytest.approx(0.2 + 0.7 * (0.5 + 0.4))
     assert near_scores({3: 0.2}, {}, voice=0.0) == {3: pytest.approx(0.2 + 0.7 * 0.2)}
 
 
