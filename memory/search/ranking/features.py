@@ -102,7 +102,7 @@ def word_scores(
 def near_scores(
     cosines: Mapping[int, float], closest: Mapping[int, Closest], *, voice: float, notes: Collection[int] = ()
 ) -> dict[int, float]:
-    """Return `near` of each chunk with a cosine. Scores that a chunk lacks are as far from it as those of the others."""
+    """Return `near` of each chunk with a cosine. A chunk's missing scores are as far from it as those of others."""
     talks = {id_: of_chunk for id_, of_chunk in closest.items() if id_ not in notes}
     spoken = [of_chunk.of_users for of_chunk in talks.values() if of_chunk.of_users is not None]
     least = min(spoken, default=0.0)
