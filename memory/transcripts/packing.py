@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from memory.chunking.chunker import SLACK_TOKENS, Chunk, Piece, chunk_text, text_hash
@@ -66,7 +67,9 @@ class PackedMessage:
     text: str
 
 
-def messages_of(chunk: str) -> list[PackedMessage]:
+# A search looks at the messages of its candidates several times.
+@lru_cache(maxsize=512)
+def messages_of(chunk: str) -> tuple[PackedMessage, ...]:
     """Return the messages in the text of a transcript's chunk. A text before the first label counts as an assistant's.
 
     In a chunk that begins with a time, labels without one are words of a message.
@@ -77,7 +80,7 @@ def messages_of(chunk: str) -> list[PackedMessage]:
     messages = [PackedMessage(is_users=False, text=chunk[1 : ends[0]])] if ends[0] > 1 else []
     for match, end in zip(labels, ends[1:], strict=True):
         messages.append(PackedMessage(is_users=match[1] not in (ASSISTANT, SUBAGENT), text=chunk[match.end() : end]))
-    return messages
+    return tuple(messages)
 
 
 _LABELLED = re.compile(r"^(\[\d{4}-\d\d-\d\d \d\d:\d\d\]) ([^\n]*)", re.MULTILINE)

@@ -17,9 +17,6 @@ from memory.transcripts.packing import QUOTED_LABEL, PackedMessage, messages_of
 #: Share of common terms (Jaccard) from which on a question is much like the query.
 _ALIKE = 0.6
 
-#: Least share of the query's weight in a chunk that may hold an echo.
-LEAST_OF_ECHO = 0.4
-
 #: Most characters of an echo beyond twice those of the query, and of an answer that says nothing.
 _MORE_CHARACTERS, _NO_ANSWER_CHARACTERS = 80, 120
 

@@ -14,7 +14,7 @@ from memory.chunking.sentences import is_cjk
 from memory.chunking.stop_words import is_english
 from memory.search.ranking.confidence import CROWD, Evidence, calibration_of, scores
 from memory.search.ranking.coverage import rare_words, word_matcher
-from memory.search.ranking.echoes import LEAST_OF_ECHO, weakened, without_echoes
+from memory.search.ranking.echoes import weakened, without_echoes
 from memory.search.ranking.exact_matches import exact_pieces
 from memory.search.ranking.features import Closest, closest_sentences, near_scores, voice_weight, word_scores
 from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted
@@ -109,9 +109,8 @@ def ranked(
     reference = hybrid.fusion == "weighted" and bool(cosines)
     counts = reader.term_counts(query if reader.text_reason is None else "")
     matches = {} if reference else _query_matches(query, counts, {id_: row for id_, row in rows.items() if id_ in bm25})
-    likely = {id_: rows[id_] for id_, match in matches.items() if match.coverage >= LEAST_OF_ECHO}
-    remainders = without_echoes(query, likely)
-    matches |= _query_matches(query, counts, remainders.rows)
+    remainders = without_echoes(query, {} if reference else rows)
+    matches |= _query_matches(query, counts, {id_: row for id_, row in remainders.rows.items() if id_ in bm25})
     copies = _copies(reader, rows, sought(query), matches)
     coverage = {id_: match.coverage for id_, match in matches.items()}
     times = times_in(query, now=parameters.now, zone=parameters.zone)

@@ -115,4 +115,4 @@ def test_going_on_from_a_kept_state_changes_nothing(messages: list[str], stop: i
     ids=["with times", "without times", "a named person", "before the first label"],
 )
 def test_a_chunk_tells_the_messages_of_users_from_the_others(chunk: str, messages: list[tuple[bool, str]]) -> None:
-    assert messages_of(chunk) == [PackedMessage(is_users, text) for is_users, text in messages]
+    assert list(messages_of(chunk)) == [PackedMessage(is_users, text) for is_users, text in messages]
