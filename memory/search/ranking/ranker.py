@@ -145,11 +145,12 @@ def ranked(
     count = max_results * hybrid.candidate_multiplier if reordered else max_results
     reranker = parameters.reranker
     hits = _distinct(fused, rows, max(count, TOP, reranker.settings.candidates if reranker is not None else 0))
-    if reranker is not None and hits:
-        hits = with_falling_scores(reranker.reranked(hits))
     if not reference:
         texts = {id_: row.text for id_, row in remainders.rows.items()}
         hits = changes_first(reader, query, hits, texts, now=parameters.now)
+    if reranker is not None and hits:
+        hits = with_falling_scores(reranker.reranked(hits))
+    if not reference:
         evident = [
             max(near_by.of_all, cosines.get(id_, 0.0)) for id_, near_by in closest.items() if id_ not in remainders.rows
         ]
