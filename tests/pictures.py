@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 COLUMNS = 100
 
 #: Lines of a terminal that its picture shows.
-COMMANDS = ('recalld search "who finds slow disks" -n 2', "recalld search 备用电源 -n 1", "recalld status")
+COMMANDS = ('recalld search "who finds slow disks" -n 2', "recalld search 备用电源在哪里 -n 1", "recalld status")
 _MOST_LINES = 34
 
 _SIZE = {"width": 1180, "height": 820}

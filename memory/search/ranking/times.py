@@ -67,6 +67,11 @@ class NamedTimes:
     next_days: tuple[str, ...]
     goes_on: bool
 
+    @property
+    def is_dated(self) -> bool:
+        """Return True if the query names a time."""
+        return bool(self.spans or self.next_days)
+
     def lifts(
         self, rows: Mapping[int, ChunkRow], said_at: Mapping[int, float], coverage: Mapping[int, float]
     ) -> dict[int, float]:
