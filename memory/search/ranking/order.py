@@ -50,7 +50,7 @@ _COSINE_DIGITS = 5
 
 #: A question for a decision, or for the present state of the user's own affairs.
 _STATE = re.compile(
-    r"\b(?:decid|decision|agree|polic|current|now\b|latest|status)|决定|[定改]的|现在|目前|状态|最新|多少|几|哪|谁|什么|怎么|多[久大]"
+    r"\b(?:decid|decision|agree|polic|current|now\b|latest|status)|决定|[定改]的|现在|目前|状态|最新|多少|几|哪|谁|什么(?!时候)|怎么|多[久大]"
     r"|^\W*(?:who|which|what|where|how (?:much|many|often|long|do)|when is|is|are|do|does)\b"
     r"(?!.*\b(?:did|was|were|had|ago|before|first|originally|used to|ever|history|previous|earlier|initially)\b)"
     r"(?=.*\b(?:we|our|us|i|my|the)\b)",

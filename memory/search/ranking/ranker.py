@@ -145,7 +145,7 @@ def ranked(
     count = max_results * hybrid.candidate_multiplier if reordered else max_results
     reranker = parameters.reranker
     hits = _distinct(fused, rows, max(count, TOP, reranker.settings.candidates if reranker is not None else 0))
-    if not reference and not times.is_dated:
+    if not (reference or reordered or times.is_dated):
         texts = {id_: row.text for id_, row in remainders.rows.items()}
         hits = changes_first(reader, query, hits, texts, now=parameters.now)
     if reranker is not None and hits:
