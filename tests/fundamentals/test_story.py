@@ -242,6 +242,10 @@ def test_19_status_says_what_is_still_to_come(memory: Memory) -> None:
 
 
 def test_20_the_doctor_looks_at_everything_and_finds_nothing(memory: Memory) -> None:
+    # Each of several processes that run these tests has a memory of its own.
+    for agent in ("main", "research"):
+        memory.save("memory/roof.md", "The roof was mended in May.\n", agent=agent)
+    memory.until_found("roof mended", "memory/roof.md")
     memory.until_settled()
     answer = memory.json("doctor")
     assert answer["ok"]
