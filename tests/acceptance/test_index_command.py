@@ -60,6 +60,22 @@ def test_sentences_come_with_the_first_index_and_where_they_are_missing(home: Pa
     assert sentences() == (1, 1)
 
 
+def test_an_index_of_an_older_version_gains_users_words_without_a_changed_file(home: Path, workspace: Path) -> None:
+    (workspace / "MEMORY.md").write_text("The lynx hides in the forest beyond the third lake.\n")
+    keywords_only = {**STUB, "RECALLD_PROVIDER": "none"}
+    command = ("index", "--workspace", str(workspace))
+    assert recalld(*command, home=home, environment=keywords_only).returncode == 0
+    [file] = (home / "indexes" / "main").glob("*.sqlite")
+    connection = apsw.Connection(str(file))
+    connection.execute("DROP TABLE chunks_said; DROP TABLE sentences; PRAGMA user_version = 4")
+    connection.close()
+    assert recalld(*command, home=home, environment=keywords_only).returncode == 0
+    connection = apsw.Connection(str(file))
+    assert connection.pragma("user_version") > 4
+    assert connection.execute("SELECT count(*) FROM meta WHERE name = 'users_words_due'").get == 0
+    connection.close()
+
+
 def test_no_document_at_all_is_never_ok(home: Path, workspace: Path) -> None:
     for code, notes in (("no_documents", 0), ("notes_not_taken", 2)):
         for number in range(notes):

@@ -1,7 +1,7 @@
 """Scores of the candidates of both sides before fusion, by chunk id.
 
-* **words** = `bm25 + v * said + 0.3 * line`: BM25 of the chunk, of its users' words, and of its best sentence.
-* **near** = `cosine + 0.7 * closest + 0.7 * v * closest_said`: cosine of the chunk's vector, the highest cosine of its
+* **words** = `bm25 + v * users + 0.3 * line`: BM25 of the chunk, of its users' words, and of its best sentence.
+* **near** = `cosine + 0.7 * closest + 0.7 * v * users_closest`: cosine of the chunk's vector, the highest cosine of its
   sentences, and of its users' sentences. A chunk whose sentences have no vectors yet gets its cosine, and the mean
   distance from the cosine to the closest sentence of the others on top.
 
