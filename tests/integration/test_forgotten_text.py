@@ -27,9 +27,10 @@ STEMS = (b"qul", b"vorp", b"zindl")
 
 
 def traces(home: Path) -> set[str]:
-    """Return the files with a word of `WORDS` or its stem."""
+    """Return the files with a word of `WORDS` or its stem; an index and its log are one, as checkpoints move pages."""
     files = [path for path in home.rglob("*") if path.is_file()]
-    return {path.name for path in files if any(stem in path.read_bytes().lower() for stem in STEMS)}
+    holding = [path for path in files if any(stem in path.read_bytes().lower() for stem in STEMS)]
+    return {path.name.removesuffix("-wal") for path in holding}
 
 
 def deleted_on_disk(settings: Settings) -> tuple[int, bool]:
