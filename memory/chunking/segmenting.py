@@ -21,6 +21,7 @@ from operator import add
 from string import ascii_letters
 
 from memory.chunking.dates import dates_in
+from memory.chunking.folding import fold, without_prefixes
 from memory.chunking.stop_words import (
     CHINESE_STOP_BIGRAMS,
     CHINESE_STOP_CHARACTERS,
@@ -29,10 +30,10 @@ from memory.chunking.stop_words import (
 )
 
 #: Part of an index's fingerprint. Raise it with every change of the results of `index_text` or `index_title`.
-SEGMENTER_VERSION = 2
+SEGMENTER_VERSION = 3
 
-#: FTS5 tokenizer of texts and queries.
-FTS5_TOKENIZER = "porter unicode61 remove_diacritics 2"
+#: FTS5 tokenizer of texts and queries. Vowel signs of India are marks, and parts of words.
+FTS5_TOKENIZER = "porter unicode61 remove_diacritics 2 categories ''L* N* Co M*''"
 
 #: Largest number of terms in a query; FTS5 refuses expressions deeper than 256.
 MAX_QUERY_TERMS = 96
@@ -125,6 +126,7 @@ def index_text(text: str) -> str:
         text = _CJK_RUN.sub(_spread, unicodedata.normalize("NFKC", text))
         if _UNSPACED_SIGN.search(text):
             text = _UNSPACED_RUN.sub(_spread_units, text)
+        return without_prefixes(fold(_spell_out(text)))
     return _spell_out(text)
 
 
@@ -180,7 +182,7 @@ def match_terms(query: str) -> tuple[str, ...]:
 
 
 def _quoted(term: QueryTerm) -> str:
-    escaped = term.text.replace('"', '""')
+    escaped = without_prefixes(fold(term.text)).replace('"', '""')
     return f'"{escaped}"*' if term.prefix else f'"{escaped}"'
 
 

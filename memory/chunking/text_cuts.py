@@ -62,5 +62,5 @@ def cut_at_or_after(text: str, at: int, *, highest: int) -> int:
 def _in_word(character: str) -> bool:
     if character.isascii():
         return character.isalnum() or character == "_"
-    # Letters beyond ASCII make words, too (Cyrillic, Greek, accented Latin), up to where scripts without spaces begin.
-    return "\u00aa" <= character < "\u0e00" and character.isalnum()
+    # Letters and marks beyond ASCII make words, too, up to where scripts without spaces begin.
+    return "\u00aa" <= character < "\u0e00" and (character.isalnum() or unicodedata.category(character)[0] == "M")

@@ -16,13 +16,14 @@ from hashlib import blake2s
 
 from memory.chunking.chunker import estimate_tokens
 from memory.chunking.curated import CURATED_FILES, CuratedBlock, CuratedFile
+from memory.chunking.folding import fold
 from memory.context.bootstrap import cut
 from memory.documents.agent_files import AgentFiles
 from memory.documents.note_facts import noted_sessions
 from memory.documents.roots import is_note_name, session_id
 from memory.search.ranking import confidence as scoring
 from memory.search.ranking.exact_matches import exact_pieces
-from memory.search.ranking.query import fold, sought
+from memory.search.ranking.query import sought
 from memory.search.searchable import SearchableMemory, injected
 from memory.store.reader import Vector
 from memory.transcripts.transcript_format import ContextKind, tagged

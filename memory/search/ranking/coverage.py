@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memory.chunking.folding import begins_word, fold, places_in, without_prefixes
 from memory.chunking.segmenting import listed_terms
 from memory.chunking.sentences import is_cjk, sentence_spans
-from memory.search.ranking.query import fold, single_terms, stem
+from memory.search.ranking.query import single_terms, stem
 
 if TYPE_CHECKING:
     from memory.store.reader import TermCounts
@@ -57,7 +58,7 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
         holding = counts.holding.get(term.text, 0)
         weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
         straddles = not holding and term.pair
-        terms.append((stem(fold(term.typed)), weight * _STRADDLING if straddles else weight))
+        terms.append((stem(without_prefixes(fold(term.typed))), weight * _STRADDLING if straddles else weight))
     terms.sort(key=lambda term: -term[1])
     total = sum(weight for _, weight in terms)
     line_terms = 0 if is_cjk(query) else _MOST_LINE_TERMS
@@ -104,10 +105,8 @@ def _beginnings(term: str, text: str, folded: str, *, only_first: bool) -> list[
     """Return the places of a term at which a word of a text begins; `Reader` begins one in `openReader`."""
     places = []
     place = folded.find(term)
-    is_wide = place >= 0 and not term[0].isascii()
     while place >= 0:
-        before = folded[place - 1] if place else " "
-        if not before.isalnum() or is_wide or not before.isascii() or _is_hump(text, place):
+        if begins_word(folded, place) or _is_hump(text, folded, place):
             places.append(place)
             if only_first:
                 break
@@ -115,7 +114,10 @@ def _beginnings(term: str, text: str, folded: str, *, only_first: bool) -> list[
     return places
 
 
-def _is_hump(text: str, place: int) -> bool:
+def _is_hump(text: str, folded: str, place: int) -> bool:
     """Return True if a word begins inside of letters and digits, by a capital or by the change between both."""
-    before, first = text[place - 1], text[place]
+    if not folded[place - 1 : place + 1].isascii():
+        return False
+    at = place if len(text) == len(folded) else places_in(text)[place]
+    before, first = text[at - 1], text[at]
     return (first.isupper() and not before.isupper()) or before.isdigit() != first.isdigit()

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memory.search.ranking.query import fold, sought
+from memory.chunking.folding import fold
+from memory.search.ranking.query import sought
 from memory.store.reader import ChunkRow
 from memory.transcripts.packing import QUOTED_LABEL, PackedMessage, messages_of
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from memory.chunking.folding import fold
 from memory.chunking.segmenting import HASH
-from memory.search.ranking.query import fold
 
 #: Longer queries are texts of their own, which no document holds word for word.
 MAX_VERBATIM_CHARACTERS = 200

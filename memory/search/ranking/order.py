@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.curated import CURATED_FILES
 from memory.chunking.dates import note_date
+from memory.chunking.folding import fold
 from memory.chunking.segmenting import index_text
 from memory.chunking.sentences import sentences_of
 from memory.chunking.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, ENGLISH_STOP_WORDS
 from memory.search.ranking.fusion import Fused
-from memory.search.ranking.query import fold, sought
+from memory.search.ranking.query import sought
 from memory.store.reader import ChunkRow, Vector
 from memory.store.sqlite.reader import StoreReader
 from schemas.lazy_module import LazyModule

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from memory.chunking.folding import fold
 from memory.chunking.text_cuts import splits_word
-from memory.search.ranking.query import fold
 from memory.search.ranking.snippets import make_snippet
 from memory.store.reader import ChunkRow
 from memory.transcripts.packing import QUOTED_LABEL, messages_of

@@ -6,12 +6,11 @@ substrings: words by their stem, runs of CJK by their bigrams.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from memory.chunking.folding import fold, without_prefixes
 from memory.chunking.segmenting import QueryTerm, query_terms
 from memory.chunking.text_cuts import cut_at_or_before
 from schemas.conditions import Condition, ConditionCode
@@ -27,33 +26,8 @@ _LONGEST_WORD = 256
 #: Characters of a query that are redacted: more than are searched, so that a secret at the end of those is whole.
 _REDACTED_CHARACTERS = 2 * SEARCHED_CHARACTERS
 
-#: Full-width ASCII is written with these; one character each way, so positions stay true.
-_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
-_WIDE = re.compile("[\uff01-\uff5e\u3000]")
-
-#: Latin letters with accents, which the full-text index ignores, too.
-_PLAIN = {
-    code: plain
-    for code in range(0xC0, 0x250)
-    if (plain := unicodedata.normalize("NFD", chr(code))[0]).isascii() and plain.isalpha()
-}
-_ACCENTED = re.compile("[\u00c0-\u024f]")
-
 #: Words longer than this are looked for without their last letters: a cheap stem.
 _STEM_FROM = 6
-
-
-def fold(text: str) -> str:
-    """Return the text in lower case, in narrow forms and without accents, every character at its place."""
-    if text.isascii():
-        return text.lower()
-    # Translation is slow, and few texts need it.
-    narrow = text.translate(_NARROW) if _WIDE.search(text) else text
-    narrow = narrow.translate(_PLAIN) if _ACCENTED.search(narrow) else narrow
-    lower = narrow.lower()
-    if len(lower) == len(text):
-        return lower
-    return "".join(low if len(low := character.lower()) == 1 else character for character in narrow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +67,7 @@ def sought(query: str) -> tuple[str, ...]:
 
     A phrase of Chinese, Japanese or Korean is represented by its pairs of characters.
     """
-    return tuple(dict.fromkeys(stem(fold(term.typed)) for term in single_terms(query)))
+    return tuple(dict.fromkeys(stem(without_prefixes(fold(term.typed))) for term in single_terms(query)))
 
 
 def single_terms(query: str) -> Iterator[QueryTerm]:

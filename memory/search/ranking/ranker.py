@@ -9,6 +9,7 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.dates import dates_in
+from memory.chunking.folding import fold
 from memory.chunking.segmenting import index_title
 from memory.chunking.sentences import is_cjk
 from memory.chunking.stop_words import is_english
@@ -20,7 +21,7 @@ from memory.search.ranking.features import Closest, closest_sentences, near_scor
 from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted
 from memory.search.ranking.order import Scored, aged, changes_first, varied_hits
 from memory.search.ranking.overlap import comparable_texts, repeats
-from memory.search.ranking.query import fold, sought
+from memory.search.ranking.query import sought
 from memory.search.ranking.reranker import Reranker
 from memory.search.ranking.times import DATED, recent_first, times_in
 from memory.store.reader import ChunkRow, Span, TermCounts, Vector

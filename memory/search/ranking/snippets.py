@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from memory.chunking.folding import begins_word, fold, places_in
 from memory.chunking.text_cuts import cut_at_or_after, cut_at_or_before, splits_character, splits_word
-from memory.search.ranking.query import fold
 
 #: Matches that are compared, at most; a chunk that repeats a word is not worth more time.
 _MAX_MATCHES = 512
@@ -109,7 +110,7 @@ def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars
     best = (0, 0, start)
     nearest: dict[int, int] = {}
     # From right to left, `nearest` is where the next match of each term ends.
-    for begin, finish, term in reversed(_matches(fold(text), terms, start, end)):
+    for begin, finish, term in reversed(_matches(text, terms, start, end)):
         nearest[term] = finish
         within = [place for place in nearest.values() if place - begin <= max_chars]
         span = (len(within), begin - max(within, default=begin + max_chars), begin)
@@ -118,17 +119,19 @@ def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars
     return _Match(best[2], min(best[2] - best[1], best[2] + max_chars), best[0])
 
 
-def _matches(folded: str, terms: Sequence[str], start: int, end: int) -> list[tuple[int, int, int]]:
+def _matches(text: str, terms: Sequence[str], start: int, end: int) -> list[tuple[int, int, int]]:
     """Return (start, end, term number) of matches in order of place."""
     matches = []
     bound = max(2, _MAX_MATCHES // max(1, len(terms)))
+    folded, places = fold(text), places_in(text)
+    low, high = bisect_left(places, start), bisect_left(places, end)
     for number, term in enumerate(terms):
-        place = folded.find(term, start, end)
+        place = folded.find(term, low, high)
         for _ in range(bound):
             if place < 0:
                 break
-            matches.append((place, place + len(term), number))
-            place = folded.find(term, place + len(term), end)
+            matches.append((places[place], places[place + len(term)], number))
+            place = folded.find(term, place + len(term), high)
     matches.sort()
     return matches
 
@@ -256,9 +259,12 @@ def _paragraphs(snippet: str) -> Iterator[tuple[str, str]]:
 def _word_matches(text: str, terms: Sequence[str]) -> list[tuple[int, int, int]]:
     """Return (start, end, term number) of the words that begin with a term."""
     matches = []
-    for start, end, term in _matches(fold(text), terms, 0, len(text)):
-        if not splits_word(text, start):
-            matches.append((start, cut_at_or_after(text, end, highest=len(text)), term))
+    for start, end, term in _matches(text, terms, 0, len(text)):
+        begin = start
+        while splits_word(text, begin):
+            begin -= 1
+        if begin == start or begins_word(fold(text[begin:end]), len(fold(text[begin:start]))):
+            matches.append((begin, cut_at_or_after(text, end, highest=len(text)), term))
     return matches
 
 

@@ -14,9 +14,9 @@ from datetime import date, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 from memory.chunking.dates import CHINESE_NUMBER, MONTH_NAMES, dates_in, number_of
+from memory.chunking.folding import fold
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.order import SECONDS_PER_DAY
-from memory.search.ranking.query import fold
 from memory.store.reader import ChunkRow, Span
 from schemas.errors import UserError
 from schemas.search import SearchRequest

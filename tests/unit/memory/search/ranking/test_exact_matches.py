@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from memory.chunking.folding import fold
 from memory.search.ranking.exact_matches import FileName, exact_pieces, file_names
-from memory.search.ranking.query import fold
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from memory.chunking.folding import fold
 from memory.search.ranking.coverage import word_matcher
 from memory.search.ranking.features import Closest, closest_sentences, near_scores, voice_weight, word_scores
-from memory.search.ranking.query import fold
 from memory.store.reader import ChunkRow, SentenceSigns, TermCounts, Vector
 from schemas.documents import DocumentKey
 

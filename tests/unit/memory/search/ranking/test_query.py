@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory.chunking.folding import fold, places_in
 from memory.search.ranking.coverage import word_matcher
-from memory.search.ranking.query import fold, sought
+from memory.search.ranking.query import sought
 from memory.store.reader import TermCounts
 
 
@@ -27,8 +28,12 @@ def test_a_query_looks_for_its_words_without_stop_words(query: str, pieces: tupl
 
 
 @given(st.text())
-def test_folding_keeps_every_character_at_its_place(text: str):
-    assert len(fold(text)) == len(text)
+def test_folded_characters_have_places_in_the_text(text: str):
+    places = list(places_in(text))
+
+    assert len(places) == len(fold(text)) + 1
+    assert places == sorted(places)
+    assert places[-1] == len(text)
 
 
 def covered(query: str, *texts: str, among: dict[str, int], chunks: int = 100) -> list[float]:
