@@ -236,6 +236,10 @@ class TermsRequest(Wire):
 
 
 class TermsAnswer(Wire):
-    """Terms of a query as search compares them: lower case and narrow, words without endings, pairs of CJK."""
+    """Terms of a query as search compares them: lower case and narrow, words without endings, pairs of CJK.
+
+    `forms` are those terms that are the beginnings of a word's forms.
+    """
 
     terms: tuple[str, ...] = ()
+    forms: tuple[str, ...] = ()

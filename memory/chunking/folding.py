@@ -86,7 +86,8 @@ def without_prefixes(folded: str) -> str:
 
 def begins_word(folded: str, place: int) -> bool:
     """Return True if a word of a folded text begins at a place, perhaps after its prefix."""
-    if folded[place - 1 : place] == "_" or not splits_word(folded, place):
+    before = folded[place - 1 : place]
+    if (before < "\x80" and not before.isalnum()) or not splits_word(folded, place):
         return True
     return bool(_AFTER_PREFIX.search(folded, max(0, place - _LONGEST_PREFIX), place))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import add
@@ -25,6 +25,7 @@ from memory.chunking.folding import fold, without_prefixes
 from memory.chunking.stop_words import (
     CHINESE_STOP_BIGRAMS,
     CHINESE_STOP_CHARACTERS,
+    is_plainly_english,
     stop_words_for,
     stop_words_of,
 )
@@ -101,6 +102,8 @@ HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE
 #: Usual lengths of a shortened hash.
 _SHORT_HASHES = (7, 8, 10, 12)
 _WORD_CHARACTER = re.compile(r"[^\W_]")
+#: Letters with their marks.
+_WORD_OF_LETTERS = re.compile("(?:[^\\W\\d_]|[\u0900-\u0dff])+")
 _QUESTION_MARK = re.compile("[?？؟]")
 
 
@@ -109,13 +112,14 @@ class QueryTerm:
     """Term of a query. `text` holds the words of a phrase, segmented like the index, separated by blanks.
 
     A `prefix` term also matches words that begin with it. `typed` is the term as written in a text, for highlighting. A
-    `pair` may straddle two words.
+    `pair` may straddle two words. `form` is the folded beginning of the word's other forms, "" if they do not count.
     """
 
     text: str
     typed: str
     prefix: bool = False
     pair: bool = False
+    form: str = ""
 
 
 def index_text(text: str) -> str:
@@ -173,17 +177,32 @@ def _strong_and_weak(query: str) -> tuple[tuple[QueryTerm, ...], tuple[QueryTerm
     return tuple(strong.values())[:MAX_QUERY_TERMS], tuple(weak.values())[:MAX_QUERY_TERMS]
 
 
-def match_terms(query: str) -> tuple[str, ...]:
-    """Return the FTS5 expression of each of the query's terms; empty without terms.
+def match_terms(query: str) -> dict[str, str]:
+    """Return the FTS5 expression of each of the query's terms by its text, and of each form by the form and `*`.
 
     Every term is a quoted string, so that no typed text is ever an operator.
     """
-    return tuple(_quoted(term) for term in query_terms(query))
+    expressions = {}
+    for term in query_terms(query):
+        escaped = without_prefixes(fold(term.text)).replace('"', '""')
+        expressions[term.text] = f'"{escaped}"*' if term.prefix else f'"{escaped}"'
+        if term.form:
+            expressions[f"{term.form}*"] = f'"{term.form}"*'
+    return expressions
 
 
-def _quoted(term: QueryTerm) -> str:
-    escaped = without_prefixes(fold(term.text)).replace('"', '""')
-    return f'"{escaped}"*' if term.prefix else f'"{escaped}"'
+def _form(word: str) -> str:
+    """Return the beginning that a word has in common with its other forms; "" for a word too short to have some.
+
+    Five letters of a longer word tell it from others, four in Arabic and Hebrew, whose words are short. A shorter word
+    loses its last letter at most. Letters of India are followed by their vowels.
+    """
+    folded = without_prefixes(fold(word))
+    if not _WORD_OF_LETTERS.fullmatch(folded):
+        return ""
+    longest = 4 if "\u0590" <= folded[0] < "\u0700" else 5
+    least = longest if "\u0900" <= folded[0] < "\u0e00" else longest - 1
+    return folded[: longest if len(folded) > longest else least] if len(folded) >= least else ""
 
 
 def _spread(match: re.Match[str]) -> str:
@@ -242,13 +261,14 @@ def _sharp_name(match: re.Match[str]) -> str:
 def _terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
     """Yield terms in the order of the text, each with True for a stop word."""
     between = _RUN.sub(" ", text)
-    stops = stop_words_for([word.strip(_AROUND_WORDS).casefold() for word in _BETWEEN_WORDS.split(between)])
+    words = [word.strip(_AROUND_WORDS).casefold() for word in _BETWEEN_WORDS.split(between)]
+    stops, form_of = stop_words_for(words), (lambda _: "") if is_plainly_english(words) else _form
     position = 0
     for run in _RUN.finditer(text):
-        yield from _word_terms(text[position : run.start()], stops)
+        yield from _word_terms(text[position : run.start()], stops, form_of)
         yield from _run_terms(run[0])
         position = run.end()
-    yield from _word_terms(text[position:], stops)
+    yield from _word_terms(text[position:], stops, form_of)
     for date in dates_in(text):
         yield QueryTerm(text=date, typed=date), False
 
@@ -288,7 +308,7 @@ def _silent(run: str) -> list[bool]:
     return silent
 
 
-def _word_terms(text: str, stops: Collection[str]) -> Iterator[tuple[QueryTerm, bool]]:
+def _word_terms(text: str, stops: Collection[str], form_of: Callable[[str], str]) -> Iterator[tuple[QueryTerm, bool]]:
     for written in _BETWEEN_WORDS.split(text):
         word = written.strip(_AROUND_WORDS)
         if not _WORD_CHARACTER.search(word):
@@ -303,9 +323,8 @@ def _word_terms(text: str, stops: Collection[str]) -> Iterator[tuple[QueryTerm, 
                 if length < len(word):
                     yield QueryTerm(text=word[:length], typed=word[:length]), False
             continue
-        yield QueryTerm(text=word, typed=word), word.casefold() in stops
-        for part in _identifier_parts(word):
-            yield QueryTerm(text=part, typed=part), part.casefold() in stops
+        for part in (word, *_identifier_parts(word)):
+            yield QueryTerm(text=part, typed=part, form=form_of(part)), part.casefold() in stops
 
 
 def _identifier_parts(word: str) -> Iterator[str]:

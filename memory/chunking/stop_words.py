@@ -98,6 +98,13 @@ def is_english(text: str) -> bool:
     return bool(words) and sum(word in _ONLY_ENGLISH for word in words) >= _ENGLISH_SHARE * len(words)
 
 
+def is_plainly_english(words: Collection[str]) -> bool:
+    """Return True if a query of these words, in lower case, has English stop words and none of another language."""
+    distinct = frozenset(words)
+    is_english = "".join(distinct).isascii() and not distinct.isdisjoint(_ONLY_ENGLISH)
+    return is_english and all(distinct.isdisjoint(_distinctive(language)) for language in _LATIN)
+
+
 @cache
 def stop_words_of(language: str) -> frozenset[str]:
     """Return the stop words of a language of the package, lower case, and as they are typed without accents."""
@@ -105,6 +112,12 @@ def stop_words_of(language: str) -> frozenset[str]:
 
     listed = {word.strip("'").casefold() for word in get_stop_words(language, cache=False)} - _CONTENT_WORDS
     return frozenset(listed | {_plain(word) for word in listed if language in _LATIN and not word.isascii()})
+
+
+@cache
+def _distinctive(language: str) -> frozenset[str]:
+    """Return the stop words of a language that are not English."""
+    return stop_words_of(language) - ENGLISH_STOP_WORDS - _ENGLISH_TOO
 
 
 def _evident(words: frozenset[str]) -> list[str]:
@@ -115,8 +128,8 @@ def _evident(words: frozenset[str]) -> list[str]:
     counts = {}
     for language in _LATIN:
         stops = stop_words_of(language)
-        own_words = len(words & stops - ENGLISH_STOP_WORDS - _ENGLISH_TOO)
-        if own_words >= _EVIDENT and own_words > 2 * len(words & ENGLISH_STOP_WORDS - stops):
+        own_words = len(words & _distinctive(language))
+        if own_words >= _EVIDENT and own_words > 2 * len((words & ENGLISH_STOP_WORDS) - stops):
             counts[language] = len(words & stops)
     return [language for language, count in counts.items() if count == max(counts.values())]
 

@@ -138,7 +138,7 @@ class ChunkFilter:
 
 @dataclass(frozen=True, slots=True)
 class TermCounts:
-    """Number of chunks, and number of chunks that hold each term of a query, by `QueryTerm.text`.
+    """Number of chunks, and number of chunks that hold each term of a query, by the names of `match_terms`.
 
     Accurate enough to weigh terms: it may be one commit older than the search that uses it.
     """

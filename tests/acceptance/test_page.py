@@ -89,7 +89,8 @@ def store(settings: Settings, workspace: Path) -> Iterator[Store]:
         ("when are the deployments", {"Deployments", "deployment"}),
         ("cafe", {"café"}),
         ("数据库迁移", {"迁移数据库"}),
-        ("build gateway salt bas gate serve", {"build", "gateway"}),
+        ("is the build gateway salt bas gate serve", {"build", "gateway"}),
+        ("deployed servers", {"Deployments", "deployment", "server"}),
     ],
 )
 def test_the_words_that_matched_are_marked_and_parts_of_others_are_not(

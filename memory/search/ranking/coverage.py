@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memory.chunking.folding import begins_word, fold, places_in, without_prefixes
+from memory.chunking.folding import begins_word, places_in
 from memory.chunking.segmenting import listed_terms
 from memory.chunking.sentences import is_cjk, sentence_spans
 from memory.search.ranking.query import single_terms, stem
@@ -21,6 +21,9 @@ _FEW, _RARE, _MOST_LISTED = 5, 0.05, 8
 
 #: Factor of the weight of a pair of characters that no text has.
 _STRADDLING = 0.3
+
+#: Factor of the weight of a word that a text has in another form.
+_FORM = 0.85
 
 #: BM25 of sentences: FTS5's constants, and about the mean length of a sentence.
 _K1, _B, _AVERAGE_CHARACTERS = 1.2, 0.75, 110
@@ -47,29 +50,34 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
     """Return the function (text, `fold(text)`) -> `WordMatch`.
 
     A term weighs its inverse document frequency, `ln(1 + (N - n + 0.5) / (n + 0.5))`, so that words of many chunks say
-    little, and a word of no chunk weighs most. But a pair of characters of no chunk probably straddles two words, as no
-    text would write it: it weighs a third.
+    little, and a word of no chunk weighs most, or as its other forms do if there are any. But a pair of characters of
+    no chunk probably straddles two words, as no text would write it: it weighs a third. A text that has another form of
+    a word holds most of it.
 
     In a sentence each of the heaviest terms counts once: `weight * (k1 + 1) / (1 + k1 * (1 - b + b * characters /
     average))`. Sentences of a query in Chinese, Japanese or Korean tell nothing more than the whole chunk and score 0.
     """
-    terms: list[tuple[str, float]] = []
+    terms: list[tuple[str, str, float]] = []  # stem, beginning of the forms, weight
     for term in single_terms(query):
-        holding = counts.holding.get(term.text, 0)
+        holding = counts.holding.get(term.text, 0) or counts.holding.get(f"{term.form}*", 0)
         weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
         straddles = not holding and term.pair
-        terms.append((stem(without_prefixes(fold(term.typed))), weight * _STRADDLING if straddles else weight))
-    terms.sort(key=lambda term: -term[1])
-    total = sum(weight for _, weight in terms)
+        terms.append((stem(term), term.form, weight * _STRADDLING if straddles else weight))
+    terms.sort(key=lambda term: -term[2])
+    total = sum(weight for *_, weight in terms)
     line_terms = 0 if is_cjk(query) else _MOST_LINE_TERMS
 
     def matched(text: str, folded: str) -> WordMatch:
         covered_weight = 0.0
         places: list[tuple[int, int, float]] = []  # of a term in the text, number of the term, its weight
-        for number, (term, weight) in enumerate(terms):
-            if beginnings := _beginnings(term, text, folded, only_first=number >= line_terms):
+        for number, (stem_of_term, form, whole_weight) in enumerate(terms):
+            weight, is_in_line = whole_weight, number < line_terms
+            beginnings = _beginnings(stem_of_term, text, folded, only_first=not is_in_line)
+            if form and not beginnings:
+                weight, beginnings = _FORM * weight, _beginnings(form, text, folded, only_first=not is_in_line)
+            if beginnings:
                 covered_weight += weight
-                if number < line_terms:
+                if is_in_line:
                     places += [(place, number, weight) for place in beginnings]
         share = min(1.0, covered_weight / total) if total else 0.0
         return WordMatch(share, _best_line(text, places) if share >= _LEAST_SHARE else 0.0)

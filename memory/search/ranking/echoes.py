@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memory.chunking.folding import fold
-from memory.search.ranking.query import sought
+from memory.search.ranking.query import sought, stems
 from memory.store.reader import ChunkRow
 from memory.transcripts.packing import QUOTED_LABEL, PackedMessage, messages_of
 
@@ -81,13 +81,13 @@ def is_echo(query: str, turn: str) -> bool:
     """Return True if a user's turn is the query again, or a question much like the query, which is a question, too."""
     if len(turn) > 2 * len(query) + _MORE_CHARACTERS:
         return False
-    terms, folded = set(sought(query)), fold(turn)
+    terms, folded = stems(query), fold(turn)
     # Segmenting the turn takes long, and few turns hold the terms.
     if sum(term in folded for term in terms) < _ALIKE * len(terms):
         return False
     if folded.strip() == fold(query).strip():
         return True
-    turn_terms = set(sought(turn))
+    turn_terms = stems(turn)
     is_alike = len(terms & turn_terms) >= _ALIKE * len(terms | turn_terms) > 0
     return is_alike and all(_QUESTION.search(text) for text in (query, turn))
 

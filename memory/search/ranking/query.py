@@ -65,9 +65,21 @@ def _beginning(text: str, length: int) -> str:
 def sought(query: str) -> tuple[str, ...]:
     """Return the distinct pieces to look for, folded, at most 96. Empty for a query without a letter or digit.
 
-    A phrase of Chinese, Japanese or Korean is represented by its pairs of characters.
+    A phrase of Chinese, Japanese or Korean is represented by its pairs of characters, a word by the beginning of its
+    forms, or by its English stem.
     """
-    return tuple(dict.fromkeys(stem(without_prefixes(fold(term.typed))) for term in single_terms(query)))
+    return tuple(dict.fromkeys(term.form or stem(term) for term in single_terms(query)))
+
+
+def forms(query: str) -> tuple[str, ...]:
+    """Return the pieces of `sought` that are the beginnings of forms."""
+    return tuple(dict.fromkeys(term.form for term in single_terms(query) if term.form))
+
+
+@lru_cache(maxsize=64)
+def stems(query: str) -> frozenset[str]:
+    """Return the stems of a query's words, which do not depend on the words beside them."""
+    return frozenset(map(stem, single_terms(query)))
 
 
 def single_terms(query: str) -> Iterator[QueryTerm]:
@@ -75,8 +87,9 @@ def single_terms(query: str) -> Iterator[QueryTerm]:
     return (term for term in query_terms(query) if " " not in term.text)
 
 
-def stem(word: str) -> str:
-    """Drop the English ending of a word, keeping at least four letters."""
+def stem(term: QueryTerm) -> str:
+    """Return a term, folded, without its English ending if at least four letters remain."""
+    word = without_prefixes(fold(term.typed))
     if not word.isalpha() or len(word) < _STEM_FROM:
         return word[:-1] if len(word) > 4 and word.isalpha() and word.endswith("s") else word
     for ending in ("ations", "ation", "ingly", "ings", "edly", "ing", "ies", "ied", "es", "ed", "ly", "s", "e", "y"):

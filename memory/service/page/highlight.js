@@ -2,8 +2,13 @@
 
 import { make } from "./elements.js";
 
-const CJK = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Bopomofo}]/u;
-const WORD = /[\p{L}\p{N}]/u;
+/** Scripts without spaces, whose terms are pairs of characters. */
+const CJK = new RegExp(
+  `[${["Han", "Hiragana", "Katakana", "Hangul", "Bopomofo", "Thai", "Lao", "Khmer", "Myanmar"].map((name) => `\\p{Script=${name}}`).join("")}]`, "u",
+);
+const WORD = /[\p{L}\p{N}\p{M}]/u;
+/** "And", prepositions and the article in Arabic and Hebrew, at the end of what is before a term. */
+const PREFIX = /(?<![א-ת\u0621-\u06d3])(?:[وف]?(?:[بكل]?ال|لل)?[بل]?|ו?(?:כש|[בכלמש])?ה?)$/;
 const LETTERS = /^\p{L}{3,}$/u;
 const PIECE_OF_HASH = /^(?=.*\d)[0-9a-f]{6,}$/;
 /** What English puts at the end of a word whose stem was looked for. */
@@ -27,19 +32,28 @@ export function folded(text) {
   return { out, places };
 }
 
-// Full-width and half-width forms become narrow ones, Latin letters lose their accents, as in the index.
-const fold = (sign) => sign.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").normalize("NFC").toLowerCase();
+// Full-width and half-width forms become narrow ones, letters lose their accents and points, as in the index
+// (`memory/chunking/folding.py`).
+const ACCENTS = /[\u0300-\u036f\u0591-\u05c7\u0640\u064b-\u065f\u0670\u093c\u00ad\u200c\u200d]/g;
+const PAIRS = "ßss ςσ ıi łl øo æae œoe ىي یي ٱا کك ةه ँं".split(" ");
+const ALIKE = new Map(PAIRS.map((pair) => [pair[0], pair.slice(1)]));
+const fold = (sign) => {
+  const plain = sign.normalize("NFKD").replace(ACCENTS, "").normalize("NFC").toLowerCase();
+  return ALIKE.get(plain) ?? plain;
+};
 
-/** Places [from, to) of a text that a query's terms match, ascending, without overlaps. */
+/** Places [from, to) of a text that a query's terms match, ascending, without overlaps. A term ends in * if a word may go on. */
 export function matches(text, terms) {
   const { out, places } = folded(text);
   const found = [];
   for (const raw of terms) {
-    const term = folded(raw).out;
+    const isForm = raw.endsWith("*");
+    const term = folded(isForm ? raw.slice(0, -1) : raw).out;
     if (!term) continue;
     for (let at = out.indexOf(term); at >= 0; at = out.indexOf(term, at + 1)) {
-      const end = CJK.test(term) ? at + term.length : endOfWord(text, out, places, term, at);
-      if (end > at) found.push([places[at], places[end]]);
+      const prefix = isWord(out[at - 1]) ? (PREFIX.exec(out.slice(Math.max(0, at - 6), at))?.[0].length ?? 0) : 0;
+      const end = CJK.test(term) ? at + term.length : endOfWord(text, out, places, { term, isForm, prefix }, at);
+      if (end > at) found.push([places[at - prefix], places[end]]);
     }
   }
   found.sort((one, other) => one[0] - other[0] || one[1] - other[1]);
@@ -53,16 +67,16 @@ export function matches(text, terms) {
 }
 
 /** Where the word ends that this term is, with or without an ending; `at` when the term is only a part of it. */
-function endOfWord(text, out, places, term, at) {
+function endOfWord(text, out, places, { term, isForm, prefix }, at) {
   const hump = (place) =>
     place > 0 && place < out.length && isUpper(text[places[place]]) && !isUpper(text[places[place - 1]]);
-  if (isWord(out[at]) && isWord(out[at - 1]) && !hump(at)) return at;
+  if (isWord(out[at]) && isWord(out[at - 1]) && !prefix && !hump(at)) return at;
   const end = at + term.length;
   if (!isWord(out[end - 1]) || !isWord(out[end]) || hump(end)) return end;
   let last = end;
   while (isWord(out[last]) && !hump(last)) last++;
   const rest = out.slice(end, last);
-  if (PIECE_OF_HASH.test(term)) return last;
+  if (isForm || PIECE_OF_HASH.test(term)) return last;
   if (!LETTERS.test(term)) return at;
   // "run" is also in "running".
   const doubled = rest[0] === out[end - 1] && ENDING.test(rest.slice(1));

@@ -101,10 +101,11 @@ async function search(most = byId("folder").value ? MOST : undefined) {
   const [since, until] = ["since", "until"].map((id) => byId(id).value || undefined);
   const body = { query, agent, maxResults: most, sources: source ? [source] : undefined, since, until };
   try {
-    const [answer, { terms }] = await Promise.all([
+    const [answer, { terms: pieces, forms }] = await Promise.all([
       send("/v1/search", body, signal),
       send("/v1/terms", { query }, signal),
     ]);
+    const terms = pieces.map((piece) => (forms.includes(piece) ? `${piece}*` : piece));
     shown = { answer, terms, agent, asked: most };
     failure = null;
     announceResults(answer);

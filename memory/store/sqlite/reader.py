@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 
-from memory.chunking.segmenting import match_terms, query_terms
+from memory.chunking.segmenting import match_terms
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.options import StoreOptions
 from memory.store.reader import (
@@ -368,7 +368,7 @@ class StoreReader:
         Raises:
             KeywordsUnavailable: see `text_reason`.
         """
-        terms = match_terms(query)
+        terms = tuple(match_terms(query).values())
         if not terms or k < 1:
             return []
         with self._readers.borrow() as connection:
@@ -376,7 +376,7 @@ class StoreReader:
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         """Return the BM25 of these chunks for the query, without chunks that hold none of its terms."""
-        terms = match_terms(query)
+        terms = tuple(match_terms(query).values())
         if not terms or not ids:
             return {}
         with self._readers.borrow() as connection:
@@ -387,7 +387,7 @@ class StoreReader:
 
         It is empty until a writer has added the words to an index of an older version.
         """
-        terms = match_terms(query)
+        terms = tuple(match_terms(query).values())
         with self._readers.borrow() as connection:
             is_whole = has_sentences(connection) and meta_value(connection, USERS_WORDS_DUE) is None
             return keywords.scores(connection, terms, ids, "chunks_said") if terms and ids and is_whole else {}
@@ -423,10 +423,10 @@ class StoreReader:
 
     def term_counts(self, query: str) -> TermCounts:
         """Return the number of chunks that hold each of the query's terms, in all sources."""
-        names = [term.text for term in query_terms(query)]
+        terms = match_terms(query)
         with self._readers.borrow() as connection:
-            chunk_counts = self._frequencies.of(connection, match_terms(query))
-            return TermCounts(self._frequencies.chunks(connection), dict(zip(names, chunk_counts, strict=True)))
+            chunk_counts = self._frequencies.of(connection, list(terms.values()))
+            return TermCounts(self._frequencies.chunks(connection), dict(zip(terms, chunk_counts, strict=True)))
 
     def dead_letters(self) -> list[DeadLetter]:
         """Return the documents that could not be indexed, or only in part, newest first."""

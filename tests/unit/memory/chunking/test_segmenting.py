@@ -32,7 +32,7 @@ class Index:
         terms = match_terms(query)
         if not terms:
             return []
-        found = " OR ".join(terms)
+        found = " OR ".join(terms.values())
         rows = self.connection.execute("SELECT rowid FROM notes WHERE notes MATCH ? ORDER BY rank", (found,))
         return [row[0] for row in rows]
 
@@ -124,7 +124,7 @@ def test_the_exact_wording_ranks_before_the_same_pairs_elsewhere(index: Index) -
 
 @pytest.mark.parametrize("query", ["", "   ", "?!", '""\'', "\0", "()*^", "-- ++", "。。。", "🙂"])
 def test_a_query_without_letters_asks_for_nothing(query: str) -> None:
-    assert match_terms(query) == ()
+    assert match_terms(query) == {}
 
 
 def test_a_pasted_page_is_a_bounded_query(index: Index) -> None:
