@@ -104,6 +104,9 @@ _SHORT_HASHES = (7, 8, 10, 12)
 _WORD_CHARACTER = re.compile(r"[^\W_]")
 #: Letters with their marks.
 _WORD_OF_LETTERS = re.compile("(?:[^\\W\\d_]|[\u0900-\u0dff])+")
+#: Vietnamese letters that tones tell apart; a word has a term with them and one without, as people type it in haste.
+_TONED = re.compile("[\u1ea0-\u1ef9]")
+_LETTER_RUN = re.compile(r"[^\W\d_]+")
 _QUESTION_MARK = re.compile("[?？؟]")
 
 
@@ -130,7 +133,9 @@ def index_text(text: str) -> str:
         text = _CJK_RUN.sub(_spread, unicodedata.normalize("NFKC", text))
         if _UNSPACED_SIGN.search(text):
             text = _UNSPACED_RUN.sub(_spread_units, text)
-        return without_prefixes(fold(_spell_out(text)))
+        text = _spell_out(text)
+        toned = map(_toned, filter(_TONED.search, _LETTER_RUN.findall(text))) if _TONED.search(text) else ()
+        return without_prefixes(fold(" ".join((text, *toned))))
     return _spell_out(text)
 
 
@@ -186,9 +191,16 @@ def match_terms(query: str) -> dict[str, str]:
     for term in query_terms(query):
         escaped = without_prefixes(fold(term.text)).replace('"', '""')
         expressions[term.text] = f'"{escaped}"*' if term.prefix else f'"{escaped}"'
+        if _TONED.search(term.text) and _LETTER_RUN.fullmatch(term.text):
+            expressions[_toned(term.text)] = f'"{_toned(term.text)}"'
         if term.form:
             expressions[f"{term.form}*"] = f'"{term.form}"*'
     return expressions
+
+
+def _toned(word: str) -> str:
+    """Return a Vietnamese word with its tones, which the tokenizer ignores, in letters for private use."""
+    return "".join(sign if sign.isascii() else chr(0xF000 + ord(sign) % 0x800) for sign in word.lower())
 
 
 def _form(word: str) -> str:
