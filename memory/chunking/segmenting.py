@@ -104,6 +104,8 @@ _SHORT_HASHES = (7, 8, 10, 12)
 _WORD_CHARACTER = re.compile(r"[^\W_]")
 #: Letters with their marks.
 _WORD_OF_LETTERS = re.compile("(?:[^\\W\\d_]|[\u0900-\u0dff])+")
+#: Short word of an Indian script, which other forms begin with.
+_STEM_OF_INDIA = re.compile("[\u0900-\u0dff]{3,4}")
 #: Vietnamese letters that tones tell apart; a word has a term with them and one without, as people type it in haste.
 _TONED = re.compile("[\u1ea0-\u1ef9]")
 _LETTER_RUN = re.compile(r"[^\W\d_]+")
@@ -336,7 +338,8 @@ def _word_terms(text: str, stops: Collection[str], form_of: Callable[[str], str]
                     yield QueryTerm(text=word[:length], typed=word[:length]), False
             continue
         for part in (word, *_identifier_parts(word)):
-            yield QueryTerm(text=part, typed=part, form=form_of(part)), part.casefold() in stops
+            is_stem = _STEM_OF_INDIA.fullmatch(part) is not None
+            yield QueryTerm(text=part, typed=part, prefix=is_stem, form=form_of(part)), part.casefold() in stops
 
 
 def _identifier_parts(word: str) -> Iterator[str]:

@@ -8,6 +8,9 @@ _JOINER = "\u200d"
 #: Skin tones, letters of flags, and conjoining vowels and final consonants of Hangul.
 _JOINED_TO_PREVIOUS = (range(0x1F3FB, 0x1F400), range(0x1F1E6, 0x1F200), range(0x1160, 0x1200))
 
+#: Letters and marks beyond ASCII of scripts with spaces: up to Sinhala, Georgian, Ethiopic and its like, Vietnamese.
+_SPACED = (("\u00aa", "\u0e00"), ("\u10a0", "\u1100"), ("\u1200", "\u1780"), ("\u1e00", "\u2000"))
+
 
 def splits_character(text: str, at: int) -> bool:
     """Return True if a cut before `text[at]` tears apart one visible character.
@@ -62,5 +65,6 @@ def cut_at_or_after(text: str, at: int, *, highest: int) -> int:
 def _in_word(character: str) -> bool:
     if character.isascii():
         return character.isalnum() or character == "_"
-    # Letters and marks beyond ASCII make words, too, up to where scripts without spaces begin.
-    return "\u00aa" <= character < "\u0e00" and (character.isalnum() or unicodedata.category(character)[0] == "M")
+    if not any(first <= character < end for first, end in _SPACED):
+        return False
+    return character.isalnum() or unicodedata.category(character)[0] == "M"
