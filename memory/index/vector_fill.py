@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from memory.chunking.sentences import sentences_of
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
@@ -14,7 +13,7 @@ from memory.index.provider import embeds_sentences
 from memory.store.reader import ChunkRow, SentenceSigns, Vector
 from memory.store.sqlite.rows import signs_of
 from memory.store.writer import Refusal
-from memory.transcripts.packing import PackedMessage, messages_of
+from memory.transcripts.packing import packed_sentences
 from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Transient
 
@@ -126,8 +125,7 @@ def fill_sentences(indexer: Indexer, *, seconds: float, stopping: Callable[[], b
 
 def _sentences_of(chunk: ChunkRow, provider: EmbeddingProvider) -> SentenceSigns:
     """Embed the sentences of a chunk; none if the model cannot embed one of them."""
-    messages = messages_of(chunk.text) if chunk.key.is_transcript else [PackedMessage(is_users=True, text=chunk.text)]
-    pairs = [(sentence, message.is_users) for message in messages for sentence in sentences_of(message.text)]
+    pairs = packed_sentences(chunk.text, is_transcript=chunk.key.is_transcript)
     try:
         vectors = provider.embed_documents([sentence for sentence, _ in pairs]).vectors
     except Permanent:

@@ -19,6 +19,7 @@ from typing import Any
 
 from memory.chunking.chunker import SLACK_TOKENS, Chunk, Piece, chunk_text, text_hash
 from memory.chunking.lines import weigh
+from memory.chunking.sentences import sentences_of
 from memory.transcripts.transcript_format import AGENT, ASSISTANT, SUBAGENT, USER
 
 #: Weight of the line end between two messages, in eighths of tokens (see `memory.chunking.lines.weigh`).
@@ -81,6 +82,12 @@ def messages_of(chunk: str) -> tuple[PackedMessage, ...]:
     for match, end in zip(labels, ends[1:], strict=True):
         messages.append(PackedMessage(is_users=match[1] not in (ASSISTANT, SUBAGENT), text=chunk[match.end() : end]))
     return tuple(messages)
+
+
+def packed_sentences(chunk: str, *, is_transcript: bool) -> list[tuple[str, bool]]:
+    """Return the sentences of a chunk in their order, each with True for a user's. A note is its user's words."""
+    messages = messages_of(chunk) if is_transcript else [PackedMessage(is_users=True, text=chunk)]
+    return [(sentence, message.is_users) for message in messages for sentence in sentences_of(message.text)]
 
 
 _LABELLED = re.compile(r"^(\[\d{4}-\d\d-\d\d \d\d:\d\d\]) ([^\n]*)", re.MULTILINE)

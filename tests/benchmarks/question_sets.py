@@ -1,15 +1,16 @@
 """Sets of questions that this project makes, in the form that `bench_questions` reads.
 
-    python -m tests.benchmarks.question_sets facts DIRECTORY
+    python -m tests.benchmarks.question_sets facts DIRECTORY [--remarks]
     python -m tests.benchmarks.question_sets echoes SET... DIRECTORY [--apart]
 
-`facts` writes `facts_en` and `facts_zh`: 30 facts each that change one to three times, and a question for the current
-value. `facts/<language>.txt` holds our own sentences: `?` the question, `-` the statements in their order, `=` the line
-of MEMORY.md, `~` a later remark on the same subject that answers nothing. A seeded draw puts each statement on a later
-day than the one before, into a daily note or a transcript, among the lines of `facts/<language>-filler.txt`. Every
-second fact of MEMORY.md has its current value there only. `facts_<language>_outdated` has all current values in
-MEMORY.md as well, and three later sessions that answer each question with the first value. `sample` is
-`deploy/sample-workspace` with the questions of `facts/sample.txt`.
+`facts` writes `facts_en` and `facts_zh`, and two further pairs, `..._apart` and `..._third`, whose texts others wrote
+without a look at these: 30 facts each that change one to four times, and a question for the current value.
+`facts/*.txt` holds the sentences: `?` the question, `-` the statements in their order, `=` the line of MEMORY.md, `~` a
+later remark on the same subject that answers nothing, written with `--remarks` only. A seeded draw puts each statement
+on a later day than the one before, into a daily note or a transcript, among the lines of `facts/<language>-filler.txt`.
+Every second fact of MEMORY.md has its current value there only. `..._outdated` has all current values in MEMORY.md as
+well, and three later sessions that answer each question with the first value. `sample` is `deploy/sample-workspace`
+with the questions of `facts/sample.txt`.
 
 `echoes` copies sets and adds three sessions to each scope, dated after everything, that ask each question of the set
 and get "I don't know". With `--apart` each question has three sessions of its own.
@@ -32,6 +33,7 @@ from tests.benchmarks.frame import options
 from tests.daemon import REPOSITORY
 
 _TEXTS = Path(__file__).parent / "facts"
+_FACTS = ("en", "zh", "en-apart", "zh-apart", "en-third", "zh-third")
 _FIRST_DAY, _DAYS = date(2026, 9, 21), 60
 #: Days of the sessions that ask again: later than every day of a set.
 _LATER = (date(2026, 11, 24), date(2026, 11, 25), date(2026, 11, 26))
@@ -81,10 +83,11 @@ def write_session(path: Path, day: date, turns: Iterable[tuple[str, str]]) -> No
     path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
 
 
-def write_facts(language: str, folder: Path, *, outdated: bool = False) -> None:
-    """Write the set of changing facts of one language."""
+def write_facts(name: str, folder: Path, *, outdated: bool = False, remarks: bool = False) -> None:
+    """Write the set of the changing facts in the file of this name, `en` or `zh-apart`."""
     draw = random.Random(36)
-    facts = facts_of((_TEXTS / f"{language}.txt").read_text(encoding="utf-8"))
+    language = name[:2]
+    facts = facts_of((_TEXTS / f"{name}.txt").read_text(encoding="utf-8"))
     filler = (_TEXTS / f"{language}-filler.txt").read_text(encoding="utf-8").splitlines()
     notes: dict[int, list[str]] = {day: draw.sample(filler, 4) for day in range(_DAYS)}
     talks: dict[int, list[str]] = {day: draw.sample(filler, 2) for day in range(_DAYS)}
@@ -101,7 +104,9 @@ def write_facts(language: str, folder: Path, *, outdated: bool = False) -> None:
             line = fact.curated or fact.statements[-1]
             curated.append(line)
             relevant[fact.question].append(line)
-        draw.choice((notes, talks))[draw.randrange(days[-1] + 1, _DAYS)].append(fact.remark)
+        place_of_remark = draw.choice((notes, talks))[draw.randrange(days[-1] + 1, _DAYS)]
+        if remarks:
+            place_of_remark.append(fact.remark)
     answers = _ANSWERS[language == "zh"]
     for day in range(_DAYS):
         draw.shuffle(notes[day])
@@ -172,12 +177,14 @@ def main() -> None:
     parser.add_argument("sets", type=Path, nargs="*", metavar="SET")
     parser.add_argument("directory", type=Path, metavar="DIRECTORY")
     parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--remarks", action="store_true")
     arguments = parser.parse_args()
     for source in arguments.sets:
         write_echoes(source, arguments.directory / f"{source.name}_echoes", apart=arguments.apart)
-    for language in ("en", "zh") if arguments.kind == "facts" else ():
-        write_facts(language, arguments.directory / f"facts_{language}")
-        write_facts(language, arguments.directory / f"facts_{language}_outdated", outdated=True)
+    for name in _FACTS if arguments.kind == "facts" else ():
+        folder = arguments.directory / f"facts_{name.replace('-', '_')}"
+        for suffix, outdated in (("", False), ("_outdated", True)):
+            write_facts(name, folder.with_name(folder.name + suffix), outdated=outdated, remarks=arguments.remarks)
     if arguments.kind == "facts":
         write_sample(arguments.directory / "sample")
 

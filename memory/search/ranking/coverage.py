@@ -23,7 +23,7 @@ _FEW, _RARE, _MOST_LISTED = 5, 0.05, 8
 _STRADDLING = 0.3
 
 #: Factor of the weight of a word that a text has in another form.
-_FORM = 0.85
+FORM = 0.85
 
 #: BM25 of sentences: FTS5's constants, and about the mean length of a sentence.
 _K1, _B, _AVERAGE_CHARACTERS = 1.2, 0.75, 110
@@ -57,13 +57,7 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
     In a sentence each of the heaviest terms counts once: `weight * (k1 + 1) / (1 + k1 * (1 - b + b * characters /
     average))`. Sentences of a query in Chinese, Japanese or Korean tell nothing more than the whole chunk and score 0.
     """
-    terms: list[tuple[str, str, float]] = []  # stem, beginning of the forms, weight
-    for term in single_terms(query):
-        holding = counts.holding.get(term.text, 0) or counts.holding.get(f"{term.form}*", 0)
-        weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
-        straddles = not holding and term.pair
-        terms.append((stem(term), term.form, weight * _STRADDLING if straddles else weight))
-    terms.sort(key=lambda term: -term[2])
+    terms = weighted_terms(query, counts)
     total = sum(weight for *_, weight in terms)
     line_terms = 0 if is_cjk(query) else _MOST_LINE_TERMS
 
@@ -74,7 +68,7 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
             weight, is_in_line = whole_weight, number < line_terms
             beginnings = _beginnings(stem_of_term, text, folded, only_first=not is_in_line)
             if form and not beginnings:
-                weight, beginnings = _FORM * weight, _beginnings(form, text, folded, only_first=not is_in_line)
+                weight, beginnings = FORM * weight, _beginnings(form, text, folded, only_first=not is_in_line)
             if beginnings:
                 covered_weight += weight
                 if is_in_line:
@@ -83,6 +77,17 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
         return WordMatch(share, _best_line(text, places) if share >= _LEAST_SHARE else 0.0)
 
     return matched
+
+
+def weighted_terms(query: str, counts: TermCounts) -> list[tuple[str, str, float]]:
+    """Return the query's terms, the heaviest first: stem, beginning of its other forms (may be empty), weight."""
+    terms: list[tuple[str, str, float]] = []
+    for term in single_terms(query):
+        holding = counts.holding.get(term.text, 0) or counts.holding.get(f"{term.form}*", 0)
+        weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
+        straddles = not holding and term.pair
+        terms.append((stem(term), term.form, weight * _STRADDLING if straddles else weight))
+    return sorted(terms, key=lambda term: -term[2])
 
 
 def _best_line(text: str, places: list[tuple[int, int, float]]) -> float:

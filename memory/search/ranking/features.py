@@ -26,6 +26,7 @@ from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 else:
     np = LazyModule("numpy")
 
@@ -60,8 +61,8 @@ def voice_weight(rows: Iterable[ChunkRow]) -> float:
     return min(1.0, max(0.0, (assistants / max(1, users) - _PEOPLE) / (_AGENTS - _PEOPLE)))
 
 
-def closest_sentences(vector: Vector, signs: Mapping[int, SentenceSigns]) -> dict[int, Closest]:
-    """Return the cosines of each chunk's closest sentences to a query of unit length."""
+def sentence_cosines(vector: Vector, signs: Mapping[int, SentenceSigns]) -> dict[int, npt.NDArray[np.float32]]:
+    """Return the cosines of each chunk's sentences to a query of unit length, without chunks that have no sentence."""
     by_id = {id_: of_chunk for id_, of_chunk in signs.items() if len(of_chunk.signs)}
     if not by_id:
         return {}
@@ -73,11 +74,18 @@ def closest_sentences(vector: Vector, signs: Mapping[int, SentenceSigns]) -> dic
     rows = np.concatenate([of_chunk.signs for of_chunk in by_id.values()])
     places = rows + np.arange(0, sums.size, 256)
     cosines = sums.ravel().take(places).sum(axis=1) * (_OF_SIGNS / math.sqrt(vector.size))
-    closest, end = {}, 0
-    for id_, of_chunk in by_id.items():
-        start, end = end, end + len(of_chunk.signs)
-        users = cosines[start:end][of_chunk.is_users]
-        closest[id_] = Closest(float(cosines[start:end].max()), float(users.max()) if users.size else None)
+    ends = np.cumsum([len(of_chunk.signs) for of_chunk in by_id.values()])
+    return dict(zip(by_id, np.split(cosines, ends[:-1]), strict=True))
+
+
+def closest_sentences(
+    cosines: Mapping[int, npt.NDArray[np.float32]], signs: Mapping[int, SentenceSigns]
+) -> dict[int, Closest]:
+    """Return the highest cosines of each chunk's sentences, from those of all its sentences."""
+    closest = {}
+    for id_, of_sentences in cosines.items():
+        users = of_sentences[signs[id_].is_users]
+        closest[id_] = Closest(float(of_sentences.max()), float(users.max()) if users.size else None)
     return closest
 
 

@@ -1,7 +1,4 @@
-"""Order of results: changes before the older state; age and variety, where the settings ask for them.
-
-**Changes.** A question for a state of our affairs ("which port do we use") wants the latest change. So passages with a
-word of change, and MEMORY.md, stand before other passages on the same, the latest first.
+"""Order of results by age and by variety, where the settings ask for them.
 
 **Age.** A message is as old as its time, a dated note (`2026-01-16.md`, `standup-2026-01-16.md`) as old as its date in
 whole days of local time, and everything else is evergreen. The factor multiplies `Fused.rank` before results are cut,
@@ -24,14 +21,10 @@ from datetime import date
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from memory.chunking.curated import CURATED_FILES
 from memory.chunking.dates import note_date
-from memory.chunking.folding import fold
 from memory.chunking.segmenting import index_text
-from memory.chunking.sentences import sentences_of
 from memory.chunking.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, ENGLISH_STOP_WORDS
 from memory.search.ranking.fusion import Fused
-from memory.search.ranking.query import sought
 from memory.store.reader import ChunkRow, Vector
 from memory.store.sqlite.reader import StoreReader
 from schemas.lazy_module import LazyModule
@@ -49,65 +42,11 @@ _STOP_WORDS = ENGLISH_STOP_WORDS | CHINESE_STOP_BIGRAMS
 #: Meaningful digits of a cosine: further digits depend on a row's place in its matrix.
 _COSINE_DIGITS = 5
 
-#: A question for a decision, or for the present state of the user's own affairs.
-_STATE = re.compile(
-    r"\b(?:decid|decision|agree|polic|current|now\b|latest|status)|决定|[定改]的|现在|目前|状态|最新|多少|几|哪|谁|什么(?!时候)|怎么|多[久大]"
-    r"|^\W*(?:who|which|what|where|how (?:much|many|often|long|do)|when is|is|are|do|does)\b"
-    r"(?!.*\b(?:did|was|were|had|ago|before|first|originally|used to|ever|history|previous|earlier|initially)\b)"
-    r"(?=.*\b(?:we|our|us|i|my|the)\b)",
-    re.IGNORECASE,
-)
-_CHANGE = re.compile(
-    r"\b(?:chang|mov|switch|replac|rais|reduc|upgrad|migrat|revers|renam|lower|increas|return|stopp|enabl|disabl)ed\b"
-    r"|\b(?:go|drop)(?:es|s)? (?:up|down|back|away|through|to)\b|\b(?:no longer|instead|as of|back to|now)\b"
-    r"|\bfrom (?:\w+ )?\w+ on\b|\b(?:hand|took|tak)\w* (?:it )?over\b"
-    r"|改[成到为由用从放回]|换[成到了]|[调降涨挪转切推回搬][到去回]|升级|恢复成|不再|不用了|现在|以后|提前到|收紧|放宽|暂停|推翻|接手|交接",
-    re.IGNORECASE,
-)
-
-#: Shares of the best share of the query in a sentence from which on a change counts, and a line of MEMORY.md: above a
-#: conversation, and above a note.
-_ABOUT, _ABOUT_CURATED = 0.5, (0.6, 0.9)
-
 #: Hit with its scores.
 Scored: TypeAlias = tuple[Fused, ChunkRow]
 
 #: Place of a candidate -> similarity 0..1 of every candidate to it, in their order.
 Similarity: TypeAlias = Callable[[int], Sequence[float]]
-
-
-def changes_first(
-    reader: StoreReader, query: str, hits: Sequence[Scored], texts: Mapping[int, str], *, now: float
-) -> list[Scored]:
-    """Put changes before other hits, the latest first, if the query asks for a state and a note is among the hits.
-
-    `texts` are those of chunks without their echoes.
-    """
-    # Transcripts alone may be chats of people, where a later remark changes nothing.
-    if not _STATE.search(query) or all(row.key.is_transcript for _, row in hits):
-        return list(hits)
-
-    def share(text: str) -> int:
-        folded = fold(text)
-        return sum(term in folded for term in sought(query))
-
-    times, before_talk = reader.times_of([row.id for _, row in hits]), hits[0][1].key.is_transcript
-    # Without a word of the query in any hit, none is about it.
-    most = max(1, *(share(texts.get(row.id, row.text)) for _, row in hits))
-
-    def place(hit: Scored) -> tuple[int, float]:
-        row = hit[1]
-        lines = texts.get(row.id, row.text).splitlines()
-        best = max((sentence for line in lines for sentence in sentences_of(line)), key=share, default="")
-        age = age_in_days(row.key.path, times.get(row.id), now=now)
-        if row.key.path in CURATED_FILES and share(best) >= _ABOUT_CURATED[not before_talk] * most:
-            return 0, -1.0
-        if age is not None and share(best) >= _ABOUT * most and _CHANGE.search(best):
-            return 0, age
-        # Without a word of change, the later passage has to hold as much of the question as any.
-        return (1, age) if age is not None and share(best) >= most else (2, 0.0)
-
-    return sorted(hits, key=place)
 
 
 def aged(

@@ -13,13 +13,20 @@ from memory.chunking.folding import fold
 from memory.chunking.segmenting import index_title
 from memory.chunking.sentences import is_cjk
 from memory.chunking.stop_words import is_english
+from memory.search.ranking.changes import STATING, changes_first
 from memory.search.ranking.confidence import CROWD, Evidence, calibration_of, scores
 from memory.search.ranking.coverage import rare_words, word_matcher
 from memory.search.ranking.echoes import weakened, without_echoes
 from memory.search.ranking.exact_matches import exact_pieces
-from memory.search.ranking.features import Closest, closest_sentences, near_scores, voice_weight, word_scores
+from memory.search.ranking.features import (
+    closest_sentences,
+    near_scores,
+    sentence_cosines,
+    voice_weight,
+    word_scores,
+)
 from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted
-from memory.search.ranking.order import Scored, aged, changes_first, varied_hits
+from memory.search.ranking.order import Scored, aged, varied_hits
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.query import sought
 from memory.search.ranking.reranker import Reranker
@@ -118,7 +125,9 @@ def ranked(
     said_at = reader.times_of(list(rows)) if times.spans or times.goes_on else {}
     lifts = _folded(times.lifts(rows, said_at, coverage), copies)
     voice = 0.0 if reference else voice_weight(row for id_, row in rows.items() if id_ not in remainders.rows)
-    closest = _closest(reader, vector, cosines) if not reference else {}
+    signs = reader.sentence_signs(list(cosines)) if vector is not None and cosines and not reference else {}
+    of_sentences = sentence_cosines(vector, signs) if vector is not None else {}
+    closest = closest_sentences(of_sentences, signs)
     notes = {id_ for id_, row in rows.items() if row.key.source == MEMORY_SOURCE}
     near = near_scores(cosines, closest, voice=voice, notes=notes)
     words = _words(reader, query, bm25, matches, voice=voice, notes=notes)
@@ -145,10 +154,15 @@ def ranked(
     # Age and variety choose from as many candidates as each side returns.
     count = max_results * hybrid.candidate_multiplier if reordered else max_results
     reranker = parameters.reranker
-    hits = _distinct(fused, rows, max(count, TOP, reranker.settings.candidates if reranker is not None else 0))
-    if not (reference or reordered or times.is_dated):
+    limit = max(count, TOP, reranker.settings.candidates if reranker is not None else 0)
+    in_time = not (reference or reordered or times.is_dated)
+    hits = _distinct(fused, rows, max(limit, STATING) if in_time else limit)
+    if in_time:
         texts = {id_: row.text for id_, row in remainders.rows.items()}
-        hits = changes_first(reader, query, hits, texts, now=parameters.now)
+        statements = changes_first(
+            reader, query, counts, hits[:STATING], of_sentences, signs, texts, now=parameters.now
+        )
+        hits = [*statements, *hits[STATING:]][:limit]
     if reranker is not None and hits:
         hits = with_falling_scores(reranker.reranked(hits))
     if not reference:
@@ -171,11 +185,6 @@ def ranked(
     by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
     reported = {item.id: item for item in by_relevance}
     return tuple((reported[item.id], row) for item, row in hits), copies
-
-
-def _closest(reader: StoreReader, vector: Vector | None, cosines: Mapping[int, float]) -> dict[int, Closest]:
-    """Return the closest sentences of the candidates, without those whose sentences have no vectors."""
-    return closest_sentences(vector, reader.sentence_signs(list(cosines))) if vector is not None and cosines else {}
 
 
 def _words(

@@ -7,7 +7,14 @@ import pytest
 
 from memory.chunking.folding import fold
 from memory.search.ranking.coverage import word_matcher
-from memory.search.ranking.features import Closest, closest_sentences, near_scores, voice_weight, word_scores
+from memory.search.ranking.features import (
+    Closest,
+    closest_sentences,
+    near_scores,
+    sentence_cosines,
+    voice_weight,
+    word_scores,
+)
 from memory.store.reader import ChunkRow, SentenceSigns, TermCounts, Vector
 from schemas.documents import DocumentKey
 
@@ -44,15 +51,13 @@ def test_the_closest_sentence_of_a_chunk_and_of_its_users_are_known_by_signs_alo
     generator = np.random.default_rng(7)
     query, other, far = (unit(*generator.normal(size=512)) for _ in range(3))
     near = unit(*(query + 0.8 * other))
-    closest = closest_sentences(
-        query,
-        {
-            1: signs_of(far, near, users=[True, False]),
-            2: signs_of(near, far, users=[True, True]),
-            3: signs_of(far, users=[False]),
-            4: SentenceSigns(np.empty((0, 64), dtype=np.uint8), np.empty(0, dtype=bool)),
-        },
-    )
+    signs = {
+        1: signs_of(far, near, users=[True, False]),
+        2: signs_of(near, far, users=[True, True]),
+        3: signs_of(far, users=[False]),
+        4: SentenceSigns(np.empty((0, 64), dtype=np.uint8), np.empty(0, dtype=bool)),
+    }
+    closest = closest_sentences(sentence_cosines(query, signs), signs)
     assert closest[1].of_all == closest[2].of_all == pytest.approx(float(near @ query), abs=0.08)
     assert closest[2].of_users == closest[2].of_all > 0.6 > 0.2 > (closest[1].of_users or 0.0)
     assert closest[3].of_users is None
