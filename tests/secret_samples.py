@@ -271,7 +271,7 @@ contraseña: §{P}§
 a senha é §{P}§
 sua senha é: §{P}§
 la password è §{P}§
-das Passwort lautet §{P}§
+das Passwort ist §{P}§
 het wachtwoord is §{P}§
 hasło: §{P}§
 lösenordet är §{P}§
@@ -361,6 +361,48 @@ WITH_SECRETS += (
     'variable "api_token" {\n  description = "Of the API"\n  sensitive   = true\n  default     = "§{A32}§"\n}',
     'variable "secret" { default = "§{A32}§" }',
 )
+
+#: Labels of a password in each language that docs/privacy.md lists, and in sentences.
+PASSWORD_LABELS = {
+    language: [line.strip() for line in lines.split("/")]
+    for language, lines in (
+        row.split(None, 1)
+        for row in """
+English     password: § / my password is §
+German      passwort: § / kennwort: § / das Passwort ist §
+Dutch       wachtwoord: § / het wachtwoord is §
+Danish      adgangskode: § / kodeord: § / adgangskoden er §
+Norwegian   passord: §
+Swedish     lösenord: § / losenord: § / lösenordet är §
+Finnish     salasana: § / salasana §
+French      mot de passe: § / mdp: § / le mot de passe est § / mot de passe du wifi : §
+Spanish     contraseña: § / contrasena: § / la contraseña es § / contraseña de la cuenta: §
+Portuguese  senha: § / palavra-passe: § / a senha é § / a senha do wifi: §
+Italian     password: § / la parola d'ordine è §
+Romanian    parola: § / parola este § / parola de la wifi: §
+Polish      hasło: § / haslo: § / haslo jest § / hasło do wifi: §
+Czech       heslo: § / heslo je § / heslo k wifi: §
+Slovak      heslo: § / heslo je §
+Hungarian   jelszó: § / jelszo: § / jelszava: § / a jelszó §
+Turkish     şifre: § / sifre: § / parola: § / ŞİFRE: § / Wi-Fi şifresi: §
+Russian     пароль: § / пароль от почты §, запомни / пароль от почты a1@b.example: § / пароль для входа в сеть: §
+Ukrainian   пароль: § / пароль від пошти § / пароль до вайфаю — §
+Greek       κωδικός: § / κωδικος: § / ΚΩΔΙΚΟΣ: § / κωδικός πρόσβασης: § / συνθηματικό: § / ο κωδικός είναι §
+Arabic      كلمة المرور: § / كلمة السر هي §
+Hebrew      סיסמה: § / הסיסמה היא §
+Persian     رمز عبور: § / گذرواژه: § / رمز عبور § است
+Hindi       पासवर्ड: § / पासवर्ड § है
+Thai        รหัสผ่าน: § / รหัสผ่านคือ § / รหัสผ่าน §
+Vietnamese  mật khẩu: § / mat khau: § / mật khẩu là § / mat khau la §
+Indonesian  kata sandi: § / kata sandi adalah §
+Malay       kata laluan: §
+Chinese     密码: § / 密碼：§ / 密码是 §
+Japanese    パスワード: § / パスワードは§
+Korean      비밀번호: § / 비밀번호는 §
+""".splitlines()
+        if row
+    )
+}
 
 #: Tokens that need no label.
 BY_THEIR_LOOK = tuple(line.strip("§") for line in WITH_SECRETS if re.fullmatch("§[^§]+§", line))
@@ -607,6 +649,14 @@ le mot de passe est requis
 le mot de passe est trop court
 la contraseña es incorrecta
 a senha é obrigatória
+senha: obrigatoria
+desenha: abc12345
+heslo dne: laska1
+parola = "casa"
+Ταχυδρομικός κωδικός: 11526
+סיסמה: לפחות 8 תווים
+รหัสผ่านคือข้อมูลลับ
+пароль от почты лежит в сейфе
 não desenha: abc12345
 パスワードは必須です
 パスワードは8文字以上です

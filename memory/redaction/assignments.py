@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from memory.redaction.values import Form, Span, is_placeholder, is_secret
+from memory.redaction.values import Form, Span, any_of, is_placeholder, is_secret
 
 #: Text between a label and its joint: a suffix, a closing quote or bracket, a remark.
 _LABEL_END = r"""
@@ -19,7 +19,10 @@ _LABEL_END = r"""
     (?! [A-Za-z0-9_] )
     (?: (?P<closing> \\{0,15}["'`] ) \]? | [*_]{1,3} (?![A-Za-z0-9]) | \] )? \*{0,3}
     (?: [ ]? \( [^()\r\n]{1,48} \) | （ (?:(?!）)[^\r\n]){1,96} ） )?
-    (?P<aside> [ ] (?:for|of|to|on|at|in|für) (?: [ ] [\w.@/'-]{1,32} ){1,4}? )?
+    (?P<aside> [ ]
+      (?: (?:for|of|to|on|at|in|für|del?|du|d[ao]|od|ke?) (?: [ ] [\w.@/'-]{1,32} ){1,4}?
+      | (?P<owner> (?:от|для|к|на|від|до) (?: [ ] [\w\x80-\xff.@/'-]{1,48} ){1,2}? )
+        (?: (?: [ ] [\w\x80-\xff.@/'-]{1,48} ){1,2} (?=:) )? ) )?
 """
 
 #: Joints by name, with their form, in the order of trial. Each part is bounded, so that every label costs the same.
@@ -35,10 +38,10 @@ _JOINTS = re.findall(
     nested   COLON   [ \t]{0,8} : [ \t]{0,8} \{ \s{0,48} \\{0,15}["']value\\{0,15}["'] [ \t]{0,4} : [ \t]{0,4}
     colon    COLON   [ \t]{0,8} (?: :(?!:) | -> | ： ) [*_]{0,3} [ \t]{0,8}
     changed  VERB    [ \t]{1,4} (?: (?:is|was)[ ] )? (?: now | set[ ]to | changed[ ]to | will[ ]be ) [ \t]{1,4}
-    verb     VERB    [ \t]{1,4} (?: ist? | was | lautet | est? | jest | er | é | è | är ) (?: [ ]? : )? [ \t]{1,4}
+    verb     VERB    [ \t]{1,4} (?: ist?|was|lautet|este?|es|je|jest|er|é|è|är|la|là|adalah ) (?: [ ]? : )? [ \t]{1,4}
     set      VERB    [ \t]{1,4} (?: to | auf | à ) [ \t]{1,4}
     dash     BESIDE  [ \t]{1,4} (?: - | – | — | → ) [ \t]{1,4}
-    said     VERB    [ ]? (?: (?:就)?是 | は | が | 는 | 은 | 为 | 為 ) [ ]? (?: : | ： )? [ ]?
+    said     VERB    [ ]? (?: (?:就)?是|は|が|는|은|为|為|คือ|это|είναι|היא|هي ) [ ]? (?: : | ： )? [ ]?
     becomes  VERB    [ ]? (?: 改|设|設 ) (?:置)? (?: 成|为|為 ) [ ]? (?: ： )? [ ]?
     cell     LISTED  [ \t]{0,24} \| [ \t]{0,8}
     default  EQUALS  [ \t]{0,4} \{ [^{}]{0,400}? \b default [ \t]{0,24} = [ \t]{0,4} (?= ["'] )
@@ -46,6 +49,7 @@ _JOINTS = re.findall(
     argument LISTED  (?(closing)|(?!)) [ \t]{0,4} , [ \t]{0,4} (?= ["'] )
     call     LISTED  \( (?= ["'] )
     element  SETTING >
+    owned    BESIDE  [ \t]{1,4} (?(owner)|(?!)) (?! \S{1,48} (?: @[\w-]{1,32}\.[a-z] | :\s ) ) (?= [!-~]{0,64}? [0-9] )
     space    BESIDE  [ \t]{1,4} (?(aside)(?!)) (?= [^\s]{0,64}? [0-9] | [A-Za-z][^\s"'`]{7} | (?<= [ \t] ) ["'] )
     """,
     re.MULTILINE,
@@ -110,39 +114,47 @@ _NOT_OPENING = re.compile(
     rb"(?:eos|bos|pad|unk|cls|sep|mask|next|page|continuation|stop|start|end|per|max|min|num|special|sync)[_. -]?\Z"
 )
 
+#: Postal and dialling codes in Greek.
+_POSTAL = re.compile("(?:ομικ(?:ό|ο)ς|φωνικ(?:ό|ο)ς|ΟΜΙΚΟΣ) \\Z".encode())
+
 _LABELS = (
     _Label(
         b"pass",
         "password",
-        word=re.compile(rb"pass(?:word|wd|phrase|code|wort|ord)?"),
+        word=re.compile(rb"pass(?:word|wd|phrase|code|wort|ord|e(?<=palavra-passe))?"),
         before=re.compile(rb"(?:[_-]|db|smtp|ftp|user|mysql|pg|root)\Z"),
     ),
     _Label(b"pw", "password", word=re.compile(rb"pwd|(?<![a-z0-9])pw(?![a-z0-9])"), before=re.compile(rb"[_-]\Z")),
-    _Label(b"contrase", "password", word=re.compile(rb"contrase(?:\xc3\xb1|n)a")),
-    *(_Label(needle, "password") for needle in (b"identified by", b"kennwort", b"mot de passe", b"wachtwoord")),
+    _Label(b"contrase", "password", word=re.compile(rb"contrase(?:\xc3[\xb1\x91]|n)a")),
+    _Label(b"parola", "password", word=re.compile(rb"parola(?:si|m| d'ordine)?"), before=re.compile(rb"[_-]\Z")),
+    _Label(b"sifre", "password", word=re.compile(rb"sifre(?:si|m)?"), not_before=re.compile(rb"[a-z]\Z")),
+    _Label(b"senha", "password", not_before=re.compile(rb"[a-z]\Z")),
+    _Label(b"mdp", "password", word=re.compile(rb"(?<![a-z0-9])mdp(?![a-z0-9])"), before=re.compile(rb"[_-]\Z")),
     _Label(b"secret", "secret", word=re.compile(rb"secrets?")),
     _Label(b"credential", "secret", word=re.compile(rb"credentials?")),
     # kubeconfig's own key is `client-key-data`; other data of keys is public.
     _Label(b"key", "key", word=re.compile(rb"key(?:(?<=client-key)-data)?"), before=_OPENING),
     _Label(b"_auth", "secret", before=re.compile(rb"(?:^|[^a-z0-9.])\Z")),
     _Label(b"token", "token", not_before=_NOT_OPENING),
-)
-
-#: Labels only of texts with characters beyond ASCII, as nearly all French and Portuguese texts are.
-_OTHER_LABELS = (
-    _Label(b"mdp", "password", word=re.compile(rb"(?<![a-z0-9])mdp(?![a-z0-9])"), before=re.compile(rb"[_-]\Z")),
-    _Label(b"senha", "password", not_before=re.compile(rb"[a-z]\Z")),
     *(
-        _Label(needle.replace("_", " ").encode(), kind)
-        for kind, needles in {
-            "password": "密码 密碼 口令 パスワード 暗証番号 비밀번호 비번 hasło şifre"
-            " mật_khẩu पासवर्ड пароль Пароль lösenord lösenordet كلمة_المرور كلمة_السر",
+        _Label(written.replace("_", " ").encode().lower(), kind, not_before=_POSTAL)
+        for kind, labels in {
+            "password": "identified_by kennwort mot_de_passe wachtwoord heslo haslo kata_sandi kata_laluan mat_khau"
+            " adgangskode adgangskoden kodeord kodeordet salasana losenord jelszo"
+            " hasło şifre ŞİFRE şifresi şifrem parolası parolă mật_khẩu lösenord lösenordet jelszó jelszava jelszavam"
+            " пароль κωδικός κωδικος κωδικός_πρόσβασης κωδικος_προσβασης συνθηματικό συνθηματικο"
+            " סיסמה סיסמא كلمة_المرور كلمة_السر رمز_عبور کلمه_عبور گذرواژه पासवर्ड รหัสผ่าน"
+            " 密码 密碼 口令 パスワード 暗証番号 비밀번호 비번",
             "key": "密钥 密鑰 秘钥 私钥",
             "token": "令牌",
         }.items()
-        for needle in needles.split()
+        for label in labels.split()
+        for written in dict.fromkeys((label, label.capitalize(), label.title(), label.upper()))
     ),
 )
+_BY_NEEDLE = {label.needle: label for label in _LABELS}
+_NEEDLES = any_of(_BY_NEEDLE)
+_ASCII_NEEDLES = any_of(filter(bytes.isascii, _BY_NEEDLE))
 
 #: Bytes of a label, and of the words before its core, that are examined.
 _LABEL_BYTES = 48
@@ -154,8 +166,9 @@ _ENVIRONMENT_KEY = re.compile(
     rb"-?(?!(?:[A-Z0-9]+_)*(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|IDEMPOTENCY|OBJECT|INDEX|ROUTING)_\Z)[A-Z0-9_]+_\Z"
 )
 
-#: "pass" and "pw" alone have other meanings, too. Only a value with the look of a password counts after them.
-_SHORT_WORDS = frozenset({b"pass", b"pw", b"mdp"})
+#: "pass", "pw" and the Italian "parola" alone have other meanings, too.
+#: Only a value with the look of a password counts after them.
+_SHORT_WORDS = frozenset({b"pass", b"pw", b"mdp", b"parola"})
 _CHOSEN = re.compile(rb"(?!-)(?=[^0-9]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9!@#$%^&*+?~-]{6,40}")
 
 #: "the first pass is finished7": a turn of something.
@@ -241,18 +254,21 @@ def _named(
 
 def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield the values of labels that announce a secret. `lowered`: the same text, its ASCII letters in lower case."""
-    for label in _LABELS if data.isascii() else _LABELS + _OTHER_LABELS:
-        position = lowered.find(label.needle)
-        while position >= 0:
-            following = position + len(label.needle)
+    done: dict[bytes, int] = {}
+    for needles in _ASCII_NEEDLES if data.isascii() else _NEEDLES:
+        needle = needles.search(lowered)
+        while needle is not None:
+            label = _BY_NEEDLE[needle[0]]
+            position, following = needle.span()
             word = label.word.match(lowered, position) if label.word is not None else None
             end = word.end() if word is not None else following
-            # Most matches are parts of other words.
-            joint = None if lowered[end : end + 1].isalpha() else _JOINT.match(lowered, end)
+            # Most matches are parts of other words, some are parts of a secret.
+            is_part = lowered[end : end + 1].isalpha() or position < done.get(label.needle, 0)
+            joint = None if is_part else _JOINT.match(lowered, end)
             if joint is not None and (span := _secret_after(label, data, lowered, position, joint)) is not None:
                 yield span
-                following = span.end
-            position = lowered.find(label.needle, following)
+                done[label.needle] = span.end
+            needle = needles.search(lowered, following)
 
 
 def _secret_after(label: _Label, data: bytes, lowered: bytes, position: int, joint: re.Match[bytes]) -> Span | None:

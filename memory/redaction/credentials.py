@@ -16,6 +16,7 @@ from memory.redaction.values import (
     SURELY_RANDOM_BITS,
     Form,
     Span,
+    any_of,
     are_chosen_words,
     is_placeholder,
     is_random_key,
@@ -233,6 +234,7 @@ _RULES = (
 )
 
 _BY_WORD = {word: [rule for rule in _RULES if rule.word == word] for word in (rule.word for rule in _RULES)}
+_WORDS_OF_RULES = any_of(_BY_WORD)
 
 #: Bytes before a word that are examined.
 _BEFORE_BYTES = 64
@@ -240,17 +242,18 @@ _BEFORE_BYTES = 64
 
 def find_credentials(data: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield the credentials of protocols and files. `lowered`: the same text, its ASCII letters in lower case."""
-    for word, rules in _BY_WORD.items():
-        position = lowered.find(word)
-        while position >= 0:
-            done = start = position + len(word)
-            for rule in rules:
+    done: dict[bytes, int] = {}
+    for words in _WORDS_OF_RULES:
+        word = words.search(lowered)
+        while word is not None:
+            position, start = word.span()
+            for rule in _BY_WORD[word[0]] if position >= done.get(word[0], 0) else ():
                 if re.compile(rule.before).search(data, max(0, position - _BEFORE_BYTES), position):
                     match = re.compile(rule.region or rule.pattern).match(data, start)
                     if match is not None:
-                        done = max(done, match.end())
+                        done[word[0]] = max(done.get(word[0], 0), match.end())
                         yield from _secrets(rule, data, match)
-            position = lowered.find(word, done)
+            word = words.search(lowered, start)
 
 
 def _secrets(rule: _Rule, data: bytes, match: re.Match[bytes]) -> Iterator[Span]:

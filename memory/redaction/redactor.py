@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from schemas.settings import MemorySettings
 
 #: Counted up when a rule changes: indexes are built anew then.
-REDACTION_VERSION = 5
+REDACTION_VERSION = 6
 
 #: An earlier mask. Rules see NUL in its place: no secret and no label contains NUL.
 _MASK = re.compile(rb"\[redacted:[a-z]+(?:-[a-z]+)*\]")

@@ -7,6 +7,7 @@ searchable. The looser the form in which a label and its value are joined, the m
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import IntEnum, auto
 from typing import NamedTuple
 
@@ -32,6 +33,14 @@ class Form(IntEnum):
     ENVIRONMENT = auto()  # NAME=value
 
 
+def any_of(words: Iterable[bytes]) -> list[re.Pattern[bytes]]:
+    """Return a pattern for the words of each first byte, the longest first. One pass finds them all."""
+    groups: dict[bytes, list[bytes]] = {}
+    for word in words:
+        groups.setdefault(word[:1], []).append(word)
+    return [re.compile(b"|".join(map(re.escape, sorted(group, key=len, reverse=True)))) for group in groups.values()]
+
+
 _PLACEHOLDER = re.compile(
     rb"""
     [^A-Za-z0-9\x80-\xff]* $                           # *** ... ____
@@ -55,6 +64,7 @@ _WORDS = frozenset(
     must should can will correct incorrect wrong valid invalid weak strong safe secure plain plaintext hash basic bearer
     jwt oauth oidc saml sso ldap bcrypt argon scrypt vault keychain keyring env environment file stdin prompt manual
     random secret public private session access refresh new old change reset update login user username email field
+    erforderlich wymagane povinne obrigatoria obrigatorio obligatorio obligatoriu zorunlu gerekli wajib verplicht requis
     input label help todo bitwarden lastpass keepass keepassxc dashlane
     """.split()
 )

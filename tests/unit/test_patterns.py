@@ -51,6 +51,7 @@ MADE_OF_DATA = {
     "memory.context.injection": "a trigger, letter by letter",
     "memory.redaction.credentials": "rules that are compiled on demand; redaction/test_laws.py measures them",
     "memory.redaction.tokens": "parts of a pattern that is measured here",
+    "memory.redaction.values": "words of the rules, without repetition",
     "memory.redaction.user_patterns": "patterns of the settings, within a budget of time",
     "memory.transcripts.wrappers": "tables of formats, which are measured here",
     "recalld.client.context": "a token of the settings, letter by letter",

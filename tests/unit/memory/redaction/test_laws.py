@@ -124,7 +124,7 @@ WORST_PIECES = (
     *("password=/" + "aB1/" * 80 + " ", "password=" + "aB" * 200 + "-\n", "password=$a1B", "password ZbQxKvTr "),
     *("pw to ", "set the password to ", "token", "key", "pin is ", "api_key=", "?key=", "密码", "パスワードは"),
     *("seed: abandon ", "backup codes: 1234-5678 a1a1a1a1", "passphrase: aa bb ", "passphrase: " + "horse " * 14),
-    *("?token_a1=", "?" + "a" * 40 + "_token_a1=" + "a1" * 40),
+    *("?token_a1=", "пароль от а б1@в.", "?" + "a" * 40 + "_token_a1=" + "a1" * 40),
     # Looks
     *("-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\n", "Private-Lines: 5\n"),
     *("-----BEGIN PRIVATE KEY----- -----END ", "eyJ", "eyJhbGciOiJIUzI1NiJ9.", "sk-", "sk-a-", "ghp_", "xoxb-"),

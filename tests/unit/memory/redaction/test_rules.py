@@ -9,7 +9,8 @@ import re
 import pytest
 
 from memory.redaction import redact
-from tests.secret_samples import BY_THEIR_LOOK, PASSWORD, WITH_SECRETS, WITHOUT_SECRETS, made, written
+from tests.daemon import REPOSITORY
+from tests.secret_samples import BY_THEIR_LOOK, PASSWORD, PASSWORD_LABELS, WITH_SECRETS, WITHOUT_SECRETS, made, written
 
 _MASK = r"\[redacted:[a-z]+(-[a-z]+)*\]"
 
@@ -22,6 +23,14 @@ def test_a_secret_is_masked_and_nothing_else(line: str) -> None:
         assert redacted.startswith(before)
         assert redacted.endswith(after)
         assert re.fullmatch(_MASK, redacted[len(before) : len(redacted) - len(after)]), redacted
+
+
+@pytest.mark.parametrize("language", PASSWORD_LABELS)
+def test_a_password_is_masked_after_its_label_in_each_language_of_the_page(language: str) -> None:
+    assert re.search(rf"\b{language}\b", (REPOSITORY / "docs" / "privacy.md").read_text("utf-8"))
+    label, *others = PASSWORD_LABELS[language]
+    for line in (label, label.capitalize(), label.upper(), *others):
+        assert redact(line.replace("§", PASSWORD)) == line.replace("§", "[redacted:password]")
 
 
 @pytest.mark.parametrize("line", WITHOUT_SECRETS)
