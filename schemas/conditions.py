@@ -87,6 +87,7 @@ class ConditionCode(StrEnum):
     IMPORTS_UNREADABLE = "imports_unreadable"
     MORE_FILES = "more_files"
     PROJECT_MARK_UNREADABLE = "project_mark_unreadable"
+    SCRIPTS_UNREAD = "scripts_unread"
     FILES_NOT_COMPARED = "files_not_compared"
     EVENT_PATHS_REFUSED = "event_paths_refused"
     WATCH_MOVED = "watch_moved"

@@ -153,10 +153,12 @@ class IndexCounts(Counts):
 class IndexState(IndexCounts):
     """Contents of the answering generation, and progress of the next one (`build`).
 
-    Of the `unread` ones among the files nothing is read: they are transcripts of no known format.
+    Of the `unread` ones among the files nothing is read: they are transcripts of no known format. `unreadScripts` are
+    scripts that the model does not read, with the number of documents that keywords alone find because of each.
     """
 
     unread: int = 0
+    unread_scripts: dict[str, int] = Field({})
     source_counts: tuple[SourceCount, ...] = ()
     generation: str | None = None
     building: str | None = None

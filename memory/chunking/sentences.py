@@ -1,8 +1,11 @@
-"""Sentences of a message or a note, for the parts of the ranking that compare less than a chunk. Pure."""
+"""Scripts of a text; and sentences, for the parts of the ranking that compare less than a chunk. Pure."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections import Counter
+from functools import lru_cache
 
 #: Fewest and most characters of a sentence.
 _FEWEST, _MOST = 40, 240
@@ -26,6 +29,22 @@ def is_cjk(text: str) -> bool:
         return False
     sample = _SPACES.sub("", text[:_SCRIPT_SAMPLE])
     return len(_CJK.findall(sample)) > 0.25 * len(sample)
+
+
+def letters_by_script(text: str) -> Counter[str]:
+    """Return the number of letters of each script, named as in Unicode: LATIN, GREEK, CJK, HIRAGANA."""
+    letters: Counter[str] = Counter()
+    for character, count in Counter(text).items():
+        if character.isalpha():
+            letters[_script_of(character)] += count
+    return letters
+
+
+@lru_cache(maxsize=8_192)
+def _script_of(letter: str) -> str:
+    """Return the first word of a letter's name. A letter of full width counts as the usual one."""
+    name = unicodedata.name(unicodedata.normalize("NFKC", letter)[0], "")
+    return name.replace("-", " ").partition(" ")[0]
 
 
 def sentences_of(text: str) -> list[str]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from memory.chunking.chunker import Chunk, chunk_text, text_hash
 from memory.embedding.batcher import Ticket
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.store.reader import StoredChunk, Vector
-from memory.store.writer import DocumentChange, DocumentWrite, MovedChunk, Refusal
+from memory.store.reader import StoredChunk
+from memory.store.writer import DocumentChange, DocumentWrite, MovedChunk, VectorOutcome
 from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.settings import Chunking
@@ -121,7 +121,7 @@ class CommitBatch:
     other_changes: list[DocumentChange] = field(default_factory=list)
     done: list[DocumentKey] = field(default_factory=list)
     chunks: int = 0
-    vectors: dict[str, Vector | Refusal] = field(default_factory=dict)
+    vectors: dict[str, VectorOutcome] = field(default_factory=dict)
     ticket: Ticket | None = None
     deadline: float = 0.0
 

@@ -173,14 +173,15 @@ def _copy(indexer: Indexer, reader: StoreReader, target: Store, file: IndexedFil
         added, moved = stored.take_over(_cut(indexer, reader, ids[start : start + MAX_CHUNKS_PER_COMMIT], first=start))
         last = start == starts[-1]
         identity = embedding_of(target.meta("identity"))
-        vectors = indexer.held_vectors([chunk.text_hash for chunk in added], identity=identity)
+        held = indexer.held_vectors([chunk.text_hash for chunk in added], identity=identity)
+        unread = indexer.unread({chunk.text_hash: chunk.text for chunk in added}, target)
         write = DocumentWrite(
             file.key,
             expected,
             file.stat if last else FORGOTTEN,
             NOWHERE.digest,
             added,
-            vectors if identity != NO_VECTORS else {},
+            {**held, **unread} if identity != NO_VECTORS else {},
             moved=moved,
             removed=stored.remaining_ids() if last else (),
             notes=file.notes,

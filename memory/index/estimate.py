@@ -14,7 +14,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.embedding.prices import price_of
-from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.index.changes import CommitBatch, IndexReport
 from memory.index.fingerprint import embedding_of, fingerprint
 from memory.index.generations import Generations
@@ -74,6 +74,7 @@ class _Work:
     """Chunks and texts that a run works on. `texts` maps text hashes to estimated tokens, in sending order."""
 
     target: StoreReader | None
+    provider: EmbeddingProvider | None
     chunks: int = 0
     messages: int = 0
     texts: dict[str, float] = field(default_factory=dict)
@@ -83,9 +84,10 @@ class _Work:
         """Add planned changes; return True if there are new or changed documents among them."""
         for plan in batch.plans:
             self.messages += plan.messages
-            self.chunks += len(plan.write.added)
+            added = [chunk for chunk in plan.write.added if self._reads(chunk.text)]
+            self.chunks += len(added)
             self.removed.update(plan.write.removed)
-            for chunk in plan.write.added:
+            for chunk in added:
                 self.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
             for meaning in plan.meanings:
                 self.texts.setdefault(text_hash(meaning), estimate_tokens(meaning))
@@ -93,6 +95,9 @@ class _Work:
             if isinstance(change, DocumentDelete) and self.target is not None:
                 self.removed.update(chunk.id for chunk in self.target.chunks_of(change.key))
         return bool(batch.plans)
+
+    def _reads(self, text: str) -> bool:
+        return self.provider is None or self.provider.unread_script(text) is None
 
     def add_pending(self, target: StoreReader) -> None:
         """Add the pending chunks that the run keeps."""
@@ -134,7 +139,7 @@ def estimate(
         for reader in (target, answering):
             if reader is not None:
                 opened.callback(reader.close)
-        work = _Work(target)
+        work = _Work(target, provider)
         report, changed = IndexReport(), 0
         planner = Planner(target, agent, files, provider, report)
         for key in documents:

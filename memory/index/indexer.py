@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -26,7 +26,7 @@ from memory.index.planner import Planner, failure_of
 from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
 from memory.store.reader import Vector
 from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentChange, DocumentFailure, DocumentWrite, WriteOutcome
+from memory.store.writer import DocumentChange, DocumentFailure, DocumentWrite, Unread, WriteOutcome
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient
@@ -154,6 +154,14 @@ class Indexer:
         vectors = self.supply.lookup(hashes)
         return vectors | self.held_vectors([text_hash for text_hash in hashes if text_hash not in vectors])
 
+    def unread(self, texts: Mapping[str, str], store: Store) -> dict[str, Unread]:
+        """Return the scripts of texts that the model of a generation's vectors does not read, by text hash."""
+        provider = self.supply.provider
+        if provider is None or embedding_of(store.meta("identity")) != provider.identity:
+            return {}
+        scripts = {digest: provider.unread_script(text) for digest, text in texts.items()}
+        return {digest: Unread(script) for digest, script in scripts.items() if script is not None}
+
     # The steps of a document -----------------------------------------------------------------------
 
     def _run(self, run: _Run, keys: Iterable[DocumentKey], *, attempt: int) -> None:
@@ -190,6 +198,9 @@ class Indexer:
         if store.vector_reason is not None:
             return batch
         texts = {chunk.text_hash: chunk.text for plan in batch.plans for chunk in plan.write.added}
+        # Before any look-up: an older version embedded them, and the cache still has those vectors.
+        batch.vectors |= self.unread(texts, store)
+        texts = {digest: text for digest, text in texts.items() if digest not in batch.vectors}
         batcher = self.supply.batcher
         if lane is None or batcher is None:
             # Stored vectors cost nothing and need no key.

@@ -10,9 +10,9 @@ from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
 from memory.index.provider import embeds_sentences
-from memory.store.reader import ChunkRow, SentenceSigns, Vector
+from memory.store.reader import ChunkRow, SentenceSigns
 from memory.store.sqlite.rows import signs_of
-from memory.store.writer import Refusal
+from memory.store.writer import Refusal, Unread, VectorOutcome
 from memory.transcripts.packing import packed_sentences
 from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Transient
@@ -72,7 +72,8 @@ def fill_vectors(
         on_round(list(pending.values()))
         chunks = store.chunk_rows(list(pending))
         texts = {text_hash: chunks[number].text for number, text_hash in pending.items() if number in chunks}
-        vectors: dict[str, Vector | Refusal] = dict(indexer.paid_vectors(list(texts)))
+        vectors: dict[str, VectorOutcome] = {**indexer.unread(texts, store)}
+        vectors |= indexer.paid_vectors([text_hash for text_hash in texts if text_hash not in vectors])
         missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in vectors}
         if missing:
             agent, dimensions = indexer.agent.id, dimensions_of(store)
@@ -92,9 +93,10 @@ def fill_vectors(
         if committed == 0:
             break
         refused = min(committed, sum(isinstance(value, Refusal) for _, (_, value) in rows))
-        report.ready += committed - refused
+        unread = min(committed, sum(isinstance(value, Unread) for _, (_, value) in rows))
+        report.ready += committed - refused - unread
         report.refused += refused
-        on_ready(committed, time.monotonic() - began_at)
+        on_ready(committed - unread, time.monotonic() - began_at)
     report.left = bool(store.pending_hashes(1, among=only))
     return report
 
@@ -124,8 +126,9 @@ def fill_sentences(indexer: Indexer, *, seconds: float, stopping: Callable[[], b
 
 
 def _sentences_of(chunk: ChunkRow, provider: EmbeddingProvider) -> SentenceSigns:
-    """Embed the sentences of a chunk; none if the model cannot embed one of them."""
-    pairs = packed_sentences(chunk.text, is_transcript=chunk.key.is_transcript)
+    """Embed the sentences of a chunk that the model reads; none if it cannot embed one of them."""
+    sentences = packed_sentences(chunk.text, is_transcript=chunk.key.is_transcript)
+    pairs = [pair for pair in sentences if provider.unread_script(pair[0]) is None]
     try:
         vectors = provider.embed_documents([sentence for sentence, _ in pairs]).vectors
     except Permanent:

@@ -407,8 +407,8 @@ class _Search:
         return _Step(self, vector, self.on.resources.reading.submit(self._search_words))
 
     def embed(self) -> Future[Vector] | None:
-        """Begin to embed the query; None with keywords only."""
-        if (vectors := self.embedder.vectors) is None:
+        """Begin to embed the query; None with keywords only, and for a query that the model does not read."""
+        if (vectors := self.embedder.vectors) is None or vectors.provider.unread_script(self.parameters.query):
             return None
         seconds = self.deadline.left(keeping=_STORE_SHARE)
         # A search that waits for nothing, as those for prompts, is answered by keywords while the model loads.

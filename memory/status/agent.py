@@ -24,7 +24,13 @@ from memory.redaction import redact
 from memory.status.condition_texts import part_of, text_of
 from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_progress, deep_findings, look_into_index
 from memory.status.run_files import read_watch_state
-from memory.status.vectors import LOOKED_AFTER_SECONDS, no_vectors, useless_answers, vector_progress
+from memory.status.vectors import (
+    LOOKED_AFTER_SECONDS,
+    no_vectors,
+    unread_scripts,
+    useless_answers,
+    vector_progress,
+)
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import MEMORY_SOURCE, DocumentKey
 from schemas.errors import RecalldError
@@ -146,7 +152,9 @@ def agent_status(
         dead_letters=index.dead_letters,
         notes=index.notes,
         troubles=in_words(conditions, now=now),
-        advice=in_words(directive_conditions(agent, sources.files), now=now),
+        advice=in_words(
+            [*directive_conditions(agent, sources.files), *filter(None, [unread_scripts(agent.id, state)])], now=now
+        ),
         integrity=index.integrity,
         deep=deep_findings(sources, index.integrity),
     )

@@ -47,6 +47,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.VECTORS_UNATTENDED: Text(
         "{chunks:waiting}, and no worker is running", "start `recalld up`, or run `recalld index`", "vectors"
     ),
+    _CODE.SCRIPTS_UNREAD: Text(
+        "{documents:count document} with text in {scripts}: the bundled model does not read it; keywords find it",
+        "`recalld model pull multilingual-e5-large` fetches a model that reads it",
+        "vectors",
+    ),
     _CODE.VECTORS_UNWRITABLE: Text("{reason}: new chunks wait for their vectors", "", "vectors"),
     _CODE.PROVIDER_MISSING: Text("{reason}", "correct `provider` in the settings; keywords work meanwhile", "vectors"),
     _CODE.PROVIDER_REFUSES: Text(

@@ -104,6 +104,7 @@ def _look(sources: StatusSources, reader: StoreReader, state: IndexState, *, fin
             SourceCount(source=source, files=len(of_paths), chunks=sum(of_paths.values()))
             for source, of_paths in chunks.items()
         ),
+        unread_scripts=reader.unread_scripts(),
         generation=state.generation,
         building=state.building,
         identity=reader.meta("identity"),

@@ -93,6 +93,17 @@ def no_vectors(agent: str, lacking: ProviderUnavailable | None, index: IndexCoun
     return Condition(ConditionCode.VECTORS_UNAVAILABLE, agent, params=params)
 
 
+def unread_scripts(agent: str, index: IndexState) -> Condition | None:
+    """Return how many documents are in scripts that the model does not read; None without any. It is no trouble."""
+    if not index.unread_scripts:
+        return None
+    params: dict[str, Param] = {
+        "documents": sum(index.unread_scripts.values()),
+        "scripts": ", ".join(index.unread_scripts),
+    }
+    return Condition(ConditionCode.SCRIPTS_UNREAD, agent, params=params)
+
+
 def useless_answers(
     home: Path, memory: MemorySettings, provider: EmbeddingProvider | None, *, chunks: int
 ) -> Condition | None:

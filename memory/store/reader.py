@@ -19,11 +19,12 @@ Vector: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class VectorState(StrEnum):
-    """State of a chunk's vector. `chunks_vec` holds exactly the ready ones."""
+    """State of a chunk's vector. `chunks_vec` holds exactly the ready ones. An unread chunk is complete without."""
 
     READY = "ready"
     PENDING = "pending"
     REFUSED = "refused"
+    UNREAD = "unread"
 
 
 #: Number of unchanged readings after which a new change time alone causes no further one. On some systems change times

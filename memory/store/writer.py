@@ -20,6 +20,17 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """Script of a chunk that the model does not read. The chunk has no vector, and is complete without."""
+
+    script: str
+
+
+#: A chunk's vector, or the reason why it has none.
+VectorOutcome: TypeAlias = "Vector | Refusal | Unread"
+
+
+@dataclass(frozen=True, slots=True)
 class MovedChunk:
     """Stored chunk with its place in the new version of the document, and the time of its last message."""
 
@@ -35,7 +46,7 @@ class DocumentWrite:
     """New state of a document, or of the next part of a transcript, as the difference from its indexed state.
 
     `expected` is the result of `revision` before the source was read, or the position that this part of a transcript
-    continues. `vectors` holds vectors and refusals of `added` chunks by text hash; other chunks are pending. `moved`
+    continues. `vectors` holds the outcomes of `added` chunks by text hash; other chunks are pending. `moved`
     lists kept chunks with a new ordinal or new lines. Other kept chunks are not listed.
 
     A transcript has a `position`, and its `content_hash` is the digest of it. A long one is written in parts; only the
@@ -49,7 +60,7 @@ class DocumentWrite:
     stat: FileStat
     content_hash: str
     added: tuple[Chunk, ...] = ()
-    vectors: Mapping[str, Vector | Refusal] = field(default_factory=dict)
+    vectors: Mapping[str, VectorOutcome] = field(default_factory=dict)
     moved: tuple[MovedChunk, ...] = ()
     removed: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()

@@ -165,6 +165,7 @@ class IndexState(TypedDict):
     deletedOnDisk: int
     deletedSince: NotRequired[float]
     unread: int
+    unreadScripts: dict[str, int]
     sourceCounts: list[SourceCount]
     generation: NotRequired[str]
     building: NotRequired[str]

@@ -213,6 +213,9 @@ def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]
         yield Finding("index", text, agents=agents)
     if (failed := conditions.get(ConditionCode.DOCUMENTS_FAILED)) is not None:
         yield Finding.of("index", failed, agents=agents)
+    for advice in agent.advice:
+        if advice.code is ConditionCode.SCRIPTS_UNREAD:
+            yield replace(Finding.of("index", advice, agents=agents), level=Level.OK)
 
 
 def condition_findings(

@@ -137,6 +137,9 @@ class LocalProvider(EmbeddingProvider):
 class UseProvider(LocalProvider):
     """Google's multilingual Universal Sentence Encoder v3: 512 dimensions, sixteen languages, in numpy."""
 
+    # Those of its languages. In Greek and Devanagari a search with its vectors is worse than one by keywords.
+    scripts = frozenset(("LATIN", "CYRILLIC", "ARABIC", "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HANGUL", "THAI"))
+
     def __init__(self, *, model_cache_dir: Path | None = None) -> None:
         self._model_cache_dir = model_cache_dir
         super().__init__(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from memory.chunking.sentences import letters_by_script
 from schemas.errors import Terminal
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class EmbeddingProvider(ABC):
     (provider, model, requested dimensions, endpoint, input types). It goes into the index fingerprint and the cache
     key, and is the same in every process. `account` identifies the account whose limits requests count against: a
     digest of endpoint and key, "" without a limit, as for a model on this machine. `address` is the endpoint's address
-    without secrets, for messages.
+    without secrets, for messages. `scripts` are those that the model reads (`letters_by_script`), None for all.
     """
 
     name: str
@@ -75,6 +76,7 @@ class EmbeddingProvider(ABC):
     limits: ProviderLimits
     account: str = ""
     address: str = ""
+    scripts: frozenset[str] | None = None
 
     @abstractmethod
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:
@@ -89,6 +91,19 @@ class EmbeddingProvider(ABC):
     @abstractmethod
     def embed_query(self, text: str) -> Embeddings:
         """Embed one query; vectors of shape (1, dimensions). Raises like `embed_documents`."""
+
+    def unread_script(self, text: str) -> str | None:
+        """Return the script of a text that the model cannot read; None for a text that it reads.
+
+        The larger part of the letters decides. A text without letters is read.
+        """
+        if self.scripts is None or text.isascii():
+            return None
+        letters = letters_by_script(text)
+        unread = {script: count for script, count in letters.items() if script not in self.scripts}
+        if 2 * sum(unread.values()) <= letters.total():
+            return None
+        return max(unread, key=unread.__getitem__).capitalize()
 
     def reach(self, *, seconds: float) -> None:  # noqa: B027 - a model on this machine is there
         """Send the endpoint a request without key and text. Any answer will do.

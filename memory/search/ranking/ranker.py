@@ -107,8 +107,8 @@ def ranked(
 
     `cosines` and `bm25` map chunk ids to scores; without `cosines` keywords alone rank. With the query's `vector`,
     closest sentences count, too. `cached_rows` are candidates that the caller has read. `min_score` is compared before
-    age counts. It never drops a chunk without a vector, with an exact piece of the query, or with a rare word of a list
-    of words; nor one of the first `TOP` above a kept chunk.
+    age counts. It never drops a chunk whose vector is to come, with an exact piece of the query, or with a rare word of
+    a list of words; nor one of the first `TOP` above a kept chunk.
     """
     hybrid, query, max_results = parameters.hybrid, parameters.query, parameters.max_results
     rows = dict(cached_rows or ())
@@ -171,7 +171,7 @@ def ranked(
         ]
         highest = max(evident, default=None)
         hits = with_falling_scores(
-            _scored(reader, parameters, counts, hits, cosines, matches, closest=highest, model=model)
+            _scored(reader, parameters, counts, hits, cosines, matches, vector=vector, closest=highest, model=model)
         )
     if not reordered:
         return tuple(hits[:max_results]), copies
@@ -267,6 +267,7 @@ def _scored(
     cosines: Mapping[int, float],
     matches: Mapping[int, _QueryMatch],
     *,
+    vector: Vector | None,
     closest: float | None,
     model: str,
 ) -> list[Scored]:
@@ -293,10 +294,15 @@ def _scored(
     low = [item.id for item in scored if item.score < min_score]
     words = rare_words(query, counts) if low and reader.text_reason is None else ()
     holding = reader.text_scores(" ".join(words), low) if words else {}
+    # The model reads the query and not these chunks: few common words are chance.
+    unread = reader.unread_among(low) if low and vector is not None else set()
     return [
         (item, row)
         for item, (_, row), place in zip(descending(scored, TOP), hits, places, strict=True)
-        if item.score >= min_score or place.exact or place.cosine is None or item.id in holding
+        if item.score >= min_score
+        or place.exact
+        or item.id in holding
+        or (place.cosine is None and item.id not in unread)
     ]
 
 

@@ -164,6 +164,7 @@ SELECT
     (SELECT count(*) FROM chunks),
     (SELECT count(*) FROM chunks WHERE vector_state = 'pending'),
     (SELECT count(*) FROM chunks WHERE vector_state = 'refused'),
+    (SELECT count(*) FROM chunks WHERE vector_state = 'unread'),
     (SELECT value FROM meta WHERE name = 'last_commit_at'),
     (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'chunks'),
     (SELECT value FROM meta WHERE name = 'erased'),
@@ -171,6 +172,11 @@ SELECT
 """
 
 COUNT_PENDING = "SELECT count(*) FROM chunks WHERE vector_state = 'pending'"
+
+COUNT_UNREAD = """
+SELECT refusal, count(DISTINCT file_id) FROM chunks WHERE vector_state = 'unread' GROUP BY refusal ORDER BY 2 DESC, 1
+"""
+SELECT_UNREAD = "SELECT id FROM chunks WHERE vector_state = 'unread' AND id IN (SELECT value FROM json_each(?))"
 
 
 class StoreReader:
@@ -434,11 +440,11 @@ class StoreReader:
 
     def counts(self) -> IndexCounts:
         """Return row counts and sizes."""
-        [(files, chunks, pending, refused, last, ever, erased, since)] = self._fetch(SELECT_COUNTS)
+        [(files, chunks, pending, refused, unread, last, ever, erased, since)] = self._fetch(SELECT_COUNTS)
         return IndexCounts(
             files=files,
             chunks=chunks,
-            vectors_ready=chunks - pending - refused,
+            vectors_ready=chunks - pending - refused - unread,
             vectors_pending=pending,
             vectors_refused=refused,
             last_commit_at=None if last is None else float(last),
@@ -450,6 +456,14 @@ class StoreReader:
     def vectors_pending(self) -> int:
         """Return the number of chunks that wait for a vector. Cheaper than `counts`."""
         return int(self._fetch(COUNT_PENDING)[0][0])
+
+    def unread_scripts(self) -> dict[str, int]:
+        """Return the scripts that the model does not read, and how many documents have chunks in each, most first."""
+        return dict(self._fetch(COUNT_UNREAD))
+
+    def unread_among(self, ids: Sequence[int]) -> set[int]:
+        """Return the chunks among some that the model does not read."""
+        return {row[0] for row in self._fetch(SELECT_UNREAD, as_json(ids))}
 
     def change_token(self) -> object:
         """Return a value that differs after any commit of any process. Cheap."""

@@ -116,8 +116,17 @@ INSERT INTO meta (name, value)
 SELECT 'users_words_due', CAST(seq AS TEXT) FROM sqlite_sequence WHERE name = 'chunks' AND seq > 0;
 """  # noqa: S608 - a constant
 
+_UNREAD = """
+-- An unread chunk's `refusal` is its script. This is SQLite's documented way to change a CHECK, without writing the
+-- rows again (https://www.sqlite.org/lang_altertable.html#otheralter).
+PRAGMA writable_schema = ON;
+UPDATE sqlite_schema SET sql = replace(sql, '''refused'')', '''refused'', ''unread'')') WHERE name = 'chunks';
+PRAGMA writable_schema = RESET;
+CREATE INDEX IF NOT EXISTS chunks_unread ON chunks (refusal, file_id) WHERE vector_state = 'unread';
+"""
+
 #: Names and SQL of the steps of the schema, numbered from `FIRST_SCHEMA_NUMBER` on.
-MIGRATIONS = (("first tables", _FIRST_TABLES), ("users' words and sentences", _SENTENCES))
+MIGRATIONS = (("first tables", _FIRST_TABLES), ("users' words and sentences", _SENTENCES), ("unread chunks", _UNREAD))
 
 #: Number of the first tables. Development versions used the smaller ones.
 FIRST_SCHEMA_NUMBER = 4

@@ -47,6 +47,8 @@ from memory.store.writer import (
     DocumentTouch,
     DocumentWrite,
     Refusal,
+    Unread,
+    VectorOutcome,
     WriteOutcome,
 )
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
@@ -176,7 +178,7 @@ class WriteTransaction:
         self._settled: dict[DocumentKey, bool] = {}  # document, whether it brought a refusal
         [(last_chunk_id,)] = fetch(connection, SELECT_LAST_CHUNK_ID)
         self._last_chunk_id: int = last_chunk_id
-        self._added: list[tuple[int, int, Chunk, Vector | Refusal | None]] = []  # id, file id, chunk
+        self._added: list[tuple[int, int, Chunk, VectorOutcome | None]] = []  # id, file id, chunk
         self._titles: dict[int, str] = {}  # by file id
         self._transcripts: set[int] = set()  # file ids
         self._removed: list[tuple[int, str, str]] = []  # id, vector state, text hash
@@ -255,8 +257,8 @@ class WriteTransaction:
         self.changed = True
         return True
 
-    def join_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
-        """Give chunks their vectors: chunk id -> (text hash, vector or refusal).
+    def join_vectors(self, vectors: Mapping[int, tuple[str, VectorOutcome]]) -> int:
+        """Give chunks their vectors: chunk id -> (text hash, outcome).
 
         Skips chunks that are gone, have another text hash or are no longer pending. A refusal enters the document's
         dead letter, unless the letter says that the document could not be read. Returns the number of chunks changed.
@@ -270,6 +272,8 @@ class WriteTransaction:
                 continue
             if isinstance(vector, Refusal):
                 states.append((VectorState.REFUSED, vector.reason, chunk_id))
+            elif isinstance(vector, Unread):
+                states.append((VectorState.UNREAD, vector.script, chunk_id))
             elif self._keeps_vectors:
                 states.append((VectorState.READY, None, chunk_id))
                 rows.append((chunk_id, vector))
@@ -413,7 +417,7 @@ class WriteTransaction:
             [
                 (chunk_id, vector)
                 for chunk_id, _, _, vector in self._added
-                if self._keeps_vectors and vector is not None and not isinstance(vector, Refusal)
+                if self._keeps_vectors and vector is not None and not isinstance(vector, Refusal | Unread)
             ]
         )
         self._removed, self._added = [], []
@@ -424,11 +428,13 @@ class WriteTransaction:
         self._connection.executemany(INSERT_USERS_WORDS, rows)
 
     def _chunk_values(
-        self, chunk_id: int, file_id: int, chunk: Chunk, vector: Vector | Refusal | None
+        self, chunk_id: int, file_id: int, chunk: Chunk, vector: VectorOutcome | None
     ) -> tuple[int | float | str | None, ...]:
         state, refusal = VectorState.PENDING, None
         if isinstance(vector, Refusal):
             state, refusal = VectorState.REFUSED, vector.reason
+        elif isinstance(vector, Unread):
+            state, refusal = VectorState.UNREAD, vector.script
         elif vector is not None and self._keeps_vectors:
             state = VectorState.READY
         place = (chunk.ordinal, chunk.start_line, chunk.end_line)
