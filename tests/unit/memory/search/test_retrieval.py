@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from memory.embedding.vectors import round_rows
 from memory.search.ranking.ranker import SearchParameters
 from memory.search.retrieval import QuerySide, Retrieval, by_keywords, retrieve
 from memory.store.errors import VectorSearchUnavailable
-from memory.store.writer import DocumentWrite
+from memory.store.writer import DocumentWrite, Unread
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import Hybrid
@@ -136,6 +137,18 @@ def test_a_hit_by_vector_alone_needs_min_score():
     strict = find(index(), "zahnarzt", min_score=0.5, **options)
     assert paths(strict) == ["memory/dentist.md"]
     assert strict.hits[0][0].text is None
+
+
+def test_a_chunk_that_the_model_does_not_read_is_found_by_words_and_never_by_chance():
+    store = index()
+    for text in ("Η Zanzibar Lighthouse άνοιξε στο λιμάνι.", "Το balcony είναι άδειο, και η πόλη κοιμάται."):
+        write = document(key(f"memory/{text.split()[1]}.md"), text)
+        store.write([replace(write, vectors={chunk.text_hash: Unread("Greek") for chunk in write.added})])
+    assert paths(find(store, "Zanzibar Lighthouse", min_score=0.35))[0] == "memory/Zanzibar.md"
+    chance = "Where is it that the tomatoes and the basil grow: on the balcony?"
+    assert "memory/balcony.md" not in paths(find(store, chance, min_score=0.35))
+    parameters = SearchParameters("balcony στην Ελλάδα", 6, 0.9, sources=("memory",), hybrid=Hybrid())
+    assert paths(retrieve(store, parameters, None))[0] == "memory/balcony.md", "the query has no vector"
 
 
 class Blind(TemporaryStore):

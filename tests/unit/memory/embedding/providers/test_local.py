@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from memory.embedding.providers.local import E5Provider, UseProvider, checksum
+from memory.embedding.providers.stub import StubProvider
 from schemas.errors import Permanent
 
 
@@ -47,6 +48,22 @@ def test_texts_that_trip_models_up_are_cleaned_or_refused(use: UseProvider) -> N
         with pytest.raises(Permanent, match="nothing to embed"):
             use.embed_query(empty)
     assert use.embed_documents([]).vectors.shape == (0, 512)
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("Über die Brücke, ở phía bắc, сквозь туман, مالك الحزين", None),
+        ("データベースーーー、々ヶ月に移行する。한국어도 \uff28\uff45\uff52\uff4f\uff4e นกกระสา 我们", None),
+        ("बगुला सरकंडों में", "Devanagari"),
+        ("heron of the lake: ερωδιός", None),
+        ("lake: ο ερωδιός της λίμνης", "Greek"),
+        ("2026-11-28 → 12 × 300 ≈ 3,600 € 🚀 \ud800", None),
+    ],
+)
+def test_the_larger_part_of_the_letters_decides_if_a_text_is_read(text: str, script: str | None) -> None:
+    assert UseProvider().unread_script(text) == script
+    assert StubProvider().unread_script(text) is None, "a provider that says nothing reads all"
 
 
 def test_e5_tells_queries_from_passages() -> None:
