@@ -294,7 +294,8 @@ def _run_terms(run: str) -> Iterator[tuple[QueryTerm, bool]]:
     if len(units) == 1:
         yield QueryTerm(text=units[0], typed=_composed(typed[0]), prefix=True), any(silent)
     pairs = list(map(add, units, units[1:]))
-    stops = [pair in CHINESE_STOP_BIGRAMS or any(silent[at : at + 2]) for at, pair in enumerate(pairs)]
+    written = map(add, typed, typed[1:])
+    stops = [pair in CHINESE_STOP_BIGRAMS or any(silent[at : at + 2]) for at, pair in enumerate(written)]
     if 2 < len(units) <= MAX_PHRASE_CHARACTERS and not all(stops):
         yield QueryTerm(text=" ".join(pairs), typed=_composed("".join(typed))), False
     for at, is_stop in enumerate(stops):

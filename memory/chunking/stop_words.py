@@ -1,8 +1,8 @@
 """Stop words. Queries drop them; the index keeps them.
 
 English and Chinese lists are our own: the English list of the package `stop-words` includes `system`, `test` and
-`page`, and its Chinese list has no pairs of characters. The other lists are the package's. Words in Latin letters count
-as English unless several of them show that the query is in another language.
+`page`, and its Chinese list has no pairs of characters. The other lists are the package's, apart from `_OWN_LISTS`.
+Words in Latin letters count as English unless several of them show that the query is in another language.
 """
 
 from __future__ import annotations
@@ -39,18 +39,48 @@ _WORD = re.compile("[a-z]+")
 #: Characters that are particles everywhere in a question: a bigram with one of them is a stop word.
 CHINESE_STOP_CHARACTERS = frozenset("的了吗吧呢啊呀嘛么麼嗎")
 
-#: Pronouns, question words and fillers of two characters, simplified and traditional.
+#: Pronouns, question words and fillers of two characters, simplified and traditional; pairs of Thai question words.
 CHINESE_STOP_BIGRAMS = _words(
     """
     什么 什麼 怎么 怎麼 怎样 怎樣 如何 为何 為何 为什 為什 哪里 哪裡 哪裏 哪儿 哪些 哪个 哪個 哪一 多少 几个 幾個
     是否 有没 有沒 没有 沒有 可以 我们 我們 你们 你們 他们 他們 她们 她們 它们 它們 这个 這個 那个 那個 这些 這些
     那些 这样 這樣 那样 那樣 一个 一個 一下 一些 以及 或者 还是 還是 因为 因為 所以 但是 如果 请问 請問 告诉 告訴
     关于 關於 对于 對於 其中 就是 不是 是什 是怎 是哪 是谁 是誰 在哪 有什 有哪 谁是 誰是 何时 何時 之前
+    ที่ไห ไหน เมื่อ อไห ไหร่ อไร อใด งไร งไง เท่าไห เท่าไร เท่าใด อะไร ใคร ทําไม
     """
 )
 
 #: Languages in Latin letters, by the package's names.
-_LATIN = ("spanish", "portuguese", "french", "german", "italian")
+_LATIN = _words("spanish portuguese french german italian dutch swedish polish czech turkish vietnamese indonesian")
+
+#: Languages in other letters, by the letters that tell them; "" for a script of one language.
+_OTHER = {"russian": "", "arabic": "", "greek": "", "hebrew": "", "hindi": "", "ukrainian": "іїєґ", "persian": "پچژگکی"}
+
+#: Languages whose list is ours alone. The package's Greek is ancient, its Hindi lacks the question words, and most of
+#: its Persian and Vietnamese words have a meaning of their own.
+_OWN_LISTS = ("greek", "hindi", "persian", "vietnamese")
+
+#: Those lists, and question words that the package's lists lack.
+_FURTHER_WORDS = {
+    "arabic": "ماذا متى أين اين كيف كم لماذا هل أي أية اي اية لمن بماذا مما",
+    "czech": "který jaký jaká jaké jakým kterého kterém odkud čí",
+    "dutch": "waar wanneer welke welk waarom hoeveel waarvoor waarin waarmee",
+    "german": "wofür womit wodurch wieviel wieviele viele wem wen wessen worauf woran worin",
+    "greek": """και κι κ μα αλλά ενώ εάν αν τότε όπως όμως ίσως ότι που πως πού πώς ποιος ποια ποιο ποιοι ποιες ποιων
+        ποιους ποιον τι όσο πόσο πόσα πόσοι πόσες πότε γιατί""",
+    "hebrew": "כמה איזו אילו",
+    "hindi": "क्या कब कहाँ कहां कैसे क्यों कितना कितने कितनी किस किसने किसके किसकी किसका किसको कौन कौनसा",
+    "persian": """از به در با بر برای تا که این آن و یا هم را است بود شد شده شود باشد چه چی چرا چطور چگونه چند چقدر کجا
+        کجاست کدام کی کیست چیست ما من تو او شما آنها خود اگر اما ولی هر هیچ یک کرد کرده کند دارد درباره""",
+    "polish": "jaka jakim jakiego czyj",
+    "russian": "какое какие каком какого какую каким каких какими какому чей чья чье чьи откуда которое",
+    "ukrainian": "яке якому якій якою яким яких якими звідки чий чим",
+    "vietnamese": """là của và có các những một cho trong được với này đó khi không thì mà ở ra vào như đã sẽ đang
+        cũng nào gì ai đâu bao nhiêu mấy tại sao vì bởi từ đến hay hoặc nhưng về theo bị tôi bạn rằng""",
+}
+
+#: Turkish letters that the package read in another alphabet.
+_MISREAD = str.maketrans("ýþð", "ışğ")
 
 #: Words of its lists with a meaning of their own: nouns, adjectives, verbs, months.
 _CONTENT_WORDS = _words(
@@ -62,7 +92,10 @@ _CONTENT_WORDS = _words(
     sujet valeur voie état étée étés été comprare consecutivi consecutivo fine gente lavoro persone важная важное
     важные важный год года году день жизнь занят занята занято заняты имя лет люди миллионов мира процентов прекрасно
     спасибо сказать человек время времени برس زيارة سنة سنوات شخصا صباح عام عاما قوة لقاء للامم مايو ايار مساء مليار
-    مليون وكالة الوقت اطار 구토하다 두번째로 시각 시간 아이 자기집 전자 첫번째로 토하다
+    مليون وكالة الوقت اطار 구토하다 두번째로 시각 시간 아이 자기집 전자 첫번째로 토하다 beslut dag dagar dagarna
+    dagen höger vänster viktig viktigt nowe pan roku sposób ahoj článek článku články design dnes strana tema tipy
+    večer milyon kecil घर वर्ग עז נגר важливий відсотків дякую життя ім'я люди людина миру мільйонів прекрасно рік
+    року років році сказав сказати спасибі час часу чудово
     """
 )
 
@@ -73,7 +106,9 @@ _ENGLISH_TOO = _words(
     dell dice die dies do dos dove due er era est ex fare fez fin fine font for force ha has hat haut hay he ho il im
     in io la largo ma man mayor me mia mine mit modo na nos nove num nun ob on or ora os otto par parte pas pa passe
     pendant per personnes piece plus point pour primo pro qua salvo sans se sea sei ser sin so sob sola solo son stare
-    state sub sue tempo ti ton total tout un usa va valor van varias ver versus via vi vs war was weg will
+    state sub sue tempo ti ton total tout un usa va valor van varias ver versus via vi vs war was weg will b f h k p r u
+    v w z af ale ar av biz dig dong door far go god hit ji jim lama may men met min nah ok one op pet po pri
+    sale sam sat sedan sent take ten till tim tobe tom ul vice want www yang
     """
 )
 
@@ -89,7 +124,9 @@ def stop_words_for(words: Collection[str]) -> frozenset[str]:
     distinct = frozenset(words)
     languages = _evident(distinct) if len(distinct - ENGLISH_STOP_WORDS) >= _EVIDENT else []
     stops = frozenset.intersection(*map(stop_words_of, languages)) if languages else ENGLISH_STOP_WORDS
-    return stops if "".join(distinct).isascii() else stops | stop_words_of("russian") | stop_words_of("arabic")
+    letters = "".join(distinct)
+    others = [language for language, signs in _OTHER.items() if not signs or set(signs) & set(letters)]
+    return stops if letters.isascii() else stops.union(*map(stop_words_of, others))
 
 
 def is_english(text: str) -> bool:
@@ -110,7 +147,9 @@ def stop_words_of(language: str) -> frozenset[str]:
     """Return the stop words of a language of the package, lower case, and as they are typed without accents."""
     from stop_words import get_stop_words  # only here: it reads a file for each language
 
-    listed = {word.strip("'").casefold() for word in get_stop_words(language, cache=False)} - _CONTENT_WORDS
+    listed_words = [] if language in _OWN_LISTS else get_stop_words(language, cache=False)
+    words = [*listed_words, *_FURTHER_WORDS.get(language, "").split()]
+    listed = {word.translate(_MISREAD).strip("\"',").casefold() for word in words} - _CONTENT_WORDS
     return frozenset(listed | {_plain(word) for word in listed if language in _LATIN and not word.isascii()})
 
 

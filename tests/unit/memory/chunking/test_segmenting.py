@@ -204,3 +204,50 @@ def test_dates_are_read_as_notes_are_dated(question: str, dates: list[str]) -> N
 )
 def test_english_is_told_by_its_stop_words(text: str, english: bool):
     assert is_english(text) is english
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("waar hebben we de reservesleutel neergelegd", "reservesleutel neergelegd"),
+        ("vad är det för lösenord som routern har", "lösenord routern"),
+        ("gdzie jest zapasowy klucz do piwnicy", "zapasowy klucz piwnicy"),
+        ("kde je náhradní klíč od sklepa", "náhradní klíč sklepa"),
+        ("bodrum için niçin ödedik", "bodrum ödedik"),
+        ("chìa khóa của tầng hầm ở đâu", "chìa khóa tầng hầm"),
+        ("di mana kunci yang baru itu", "kunci baru"),
+        ("де лежить запасний ключ і який він", "лежить запасний ключ"),
+        ("где запасной ключ и какого он цвета", "запасной ключ цвета"),
+        ("איפה המפתח של המרתף", "המפתח המרתף"),
+        ("کلید یدکی انبار کجا است", "کلید یدکی انبار"),
+        ("أين المفتاح الاحتياطي", "المفتاح الاحتياطي"),
+        ("πού και πόσο βρέχει", "βρέχει"),
+        ("चाबी किसने रखी", "चाबी रखी"),
+        ("womit wurde der Motor gereinigt", "Motor gereinigt"),
+    ],
+)
+def test_a_question_is_asked_without_the_stop_words_of_its_language(query: str, words: str):
+    assert [term.text for term in query_terms(query)] == words.split()
+
+
+def test_a_thai_question_word_is_not_looked_for(index: Index):
+    index.add("อยู่ที่ไหน", "กุญแจสำรอง")
+    assert index.find("กุญแจที่ไหน") == [2]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *(
+            "men want one open door",
+            "pet design ideas",
+            "sent till sedan",
+            "Jim Tom Sam Pan",
+            "vitamin K F",
+            "op met af",
+        ),
+        *("far god hit", "sale Yang gallery", "may take ten", "dig dong lama"),
+    ],
+)
+def test_an_english_query_keeps_words_that_are_stop_words_elsewhere(query: str):
+    assert [term.text for term in query_terms(query)] == query.split()
