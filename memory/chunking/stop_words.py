@@ -125,8 +125,8 @@ def stop_words_for(words: Collection[str]) -> frozenset[str]:
     languages = _evident(distinct) if len(distinct - ENGLISH_STOP_WORDS) >= _EVIDENT else []
     stops = frozenset.intersection(*map(stop_words_of, languages)) if languages else ENGLISH_STOP_WORDS
     letters = "".join(distinct)
-    others = [language for language, signs in _OTHER.items() if not signs or set(signs) & set(letters)]
-    return stops if letters.isascii() else stops.union(*map(stop_words_of, others))
+    foreign = [language for language, signs in _OTHER.items() if not signs or set(signs) & set(letters)]
+    return stops if letters.isascii() else stops.union(*map(stop_words_of, foreign))
 
 
 def is_english(text: str) -> bool:
