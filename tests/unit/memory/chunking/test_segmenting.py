@@ -65,6 +65,7 @@ _NOTES = {
     "Straße İZMİR ılık": ["strasse", "izmir", "ilik"],
     "ёлка на ΟΔΌΣ": ["елка", "οδός"],
     "قَرَأْتُ والكتـاب إلى آخره": ["كتاب", "الكتاب", "قرات", "اخره"],
+    "mật khẩu ở đây": ["mật khẩu", "mat khau"],
     "می\u200cخواهم یک": ["میخواهم", "يك"],
     "וּבַבַּיִת": ["בית", "הבית"],
     "เมื่อวานเราประชุมทีมเรื่องฐานข้อมูล": ["ประชุม", "ฐานข้อมูล", "ทีม"],
@@ -115,6 +116,32 @@ def test_a_note_is_found_by_what_it_says(index: Index, note: str, query: str) ->
 def test_a_query_finds(index: Index, notes: list[str], query: str, found: list[int]) -> None:
     index.add(*notes)
     assert index.find(query) == found
+
+
+def test_the_word_itself_ranks_before_its_other_forms_and_a_tone_before_others(index: Index) -> None:
+    index.add("Straßenbahnen fahren", "Straßenbahn fährt", "họp ở trường", "hợp ở trường", *["Filler text"] * 8)
+    assert index.find("Straßenbahn") == [2, 1]
+    assert index.find("hợp") == [4, 3]
+
+
+@pytest.mark.parametrize(
+    ("query", "form"),
+    [
+        ("where are the deployments", None),
+        ("Server deployments", "deplo*"),
+        ("dónde están the deployments", "deplo*"),
+        ("der Name of the deployments", "deplo*"),
+        ("OPS-4711 v2.3", None),
+        ("город", "горо*"),
+        ("городами", "город*"),
+        ("والكتابين", "كتاب*"),
+        ("किताबों", "किताब*"),
+        ("的 ทีม", None),
+    ],
+)
+def test_forms_are_looked_for_unless_a_query_is_plainly_english(query: str, form: str | None) -> None:
+    forms = {name for name in match_terms(query) if name.endswith("*")}
+    assert form in forms if form else not forms
 
 
 def test_the_exact_wording_ranks_before_the_same_pairs_elsewhere(index: Index) -> None:

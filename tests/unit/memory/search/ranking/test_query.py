@@ -67,6 +67,21 @@ def test_a_word_is_found_where_a_word_begins():
     ]
 
 
+def test_another_form_of_a_word_counts_for_most_of_it():
+    among = {"городами": 0, "горо*": 9, "город*": 9, "Сибири": 9}
+
+    assert covered("городами", "города", "по городам", "пригород", "огород", among=among) == [0.85, 0.85, 0.0, 0.0]
+    # A word of no chunk weighs as its forms.
+    assert covered("городами Сибири", "Сибири", among=among) == [0.5]
+
+
+def test_a_sentence_with_another_form_is_the_best_one():
+    among = {"Verwaltungen": 0, "verwa*": 3}
+    line = word_matcher("Verwaltungen", TermCounts(100, among))("Die Verwaltung zog um.", "die verwaltung zog um.").line
+
+    assert line > 0
+
+
 def test_accents_are_no_difference():
     assert covered("cafe", "au Café", among={"cafe": 1}) == [1.0]
     assert covered("Café", "cafe", among={"Café": 1}) == [1.0]
