@@ -59,7 +59,7 @@ _Step: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 def fold(text: str) -> str:
     """Return the text in lower case and in its plain letters. `places_in` has the place of each in the text."""
     folded = _lower(text)
-    for pattern, replacement in () if text.isascii() else _steps():
+    for pattern, replacement in () if text.isascii() else _steps_for(text):
         folded = pattern.sub(replacement, folded)
     return folded
 
@@ -69,7 +69,7 @@ def places_in(text: str) -> Sequence[int]:
     """Return the place in a text of each character of `fold(text)`, and of its end."""
     folded = _lower(text)
     places: Sequence[int] = range(len(text) + 1)
-    for pattern, replacement in () if text.isascii() else _steps():
+    for pattern, replacement in () if text.isascii() else _steps_for(text):
         done, moved = 0, list[int]()
         for match in pattern.finditer(folded):
             moved += places[done : match.start()]
@@ -90,6 +90,10 @@ def begins_word(folded: str, place: int) -> bool:
     if (before < "\x80" and not before.isalnum()) or not splits_word(folded, place):
         return True
     return bool(_AFTER_PREFIX.search(folded, max(0, place - _LONGEST_PREFIX), place))
+
+
+def _steps_for(text: str) -> tuple[_Step, ...]:
+    return _steps() if "\u094d" in text else _steps()[:1]
 
 
 def _lower(text: str) -> str:

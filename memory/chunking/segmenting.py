@@ -108,6 +108,7 @@ _WORD_OF_LETTERS = re.compile("(?:[^\\W\\d_]|[\u0900-\u0dff])+")
 _STEM_OF_INDIA = re.compile("[\u0900-\u0dff]{3,4}")
 #: Vietnamese letters that tones tell apart; a word has a term with them and one without, as people type it in haste.
 _TONED = re.compile("[\u1ea0-\u1ef9]")
+_TONES_AS_LETTERS = {code: 0xF000 + code % 0x800 for code in (*range(0xC0, 0x1C0), *range(0x1EA0, 0x1EFA))}
 _LETTER_RUN = re.compile(r"[^\W\d_]+")
 _QUESTION_MARK = re.compile("[?？؟]")
 
@@ -136,8 +137,9 @@ def index_text(text: str) -> str:
         if _UNSPACED_SIGN.search(text):
             text = _UNSPACED_RUN.sub(_spread_units, text)
         text = _spell_out(text)
-        toned = map(_toned, filter(_TONED.search, _LETTER_RUN.findall(text))) if _TONED.search(text) else ()
-        return without_prefixes(fold(" ".join((text, *toned))))
+        if _TONED.search(text):
+            text += _toned(f" {' '.join(filter(_TONED.search, _LETTER_RUN.findall(text)))}")
+        return without_prefixes(fold(text))
     return _spell_out(text)
 
 
@@ -200,9 +202,9 @@ def match_terms(query: str) -> dict[str, str]:
     return expressions
 
 
-def _toned(word: str) -> str:
-    """Return a Vietnamese word with its tones, which the tokenizer ignores, in letters for private use."""
-    return "".join(sign if sign.isascii() else chr(0xF000 + ord(sign) % 0x800) for sign in word.lower())
+def _toned(text: str) -> str:
+    """Return Vietnamese words with their tones, which the tokenizer ignores, in letters for private use."""
+    return text.lower().translate(_TONES_AS_LETTERS)
 
 
 def _form(word: str) -> str:
