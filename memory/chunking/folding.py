@@ -18,23 +18,9 @@ from typing import TypeAlias
 
 from memory.chunking.text_cuts import splits_word
 
-#: Letters that Unicode takes for unrelated, characters without width, and a nasal that is a mark.
-_ALIKE = {
-    "ł": "l",
-    "ø": "o",
-    "æ": "ae",
-    "œ": "oe",
-    "ı": "i",
-    "ß": "ss",
-    "ς": "σ",
-    "ँ": "ं",
-    "ى": "ي",
-    "ی": "ي",
-    "ٱ": "ا",
-    "ک": "ك",
-    "ة": "ه",
-    **dict.fromkeys("\u0640\u00ad\u200c\u200d", ""),
-}
+#: Letters that Unicode takes for unrelated, a nasal that is a mark, and characters without width; and their plain form.
+_PAIRS = "łl øo æae œoe ıi ßss ςσ ँं ىي یي ٱا کك ةه \u0640 \u00ad \u200c \u200d"
+_ALIKE = {pair[0]: pair[1:] for pair in _PAIRS.split(" ")}
 
 # From Latin to Arabic; India; Latin and Greek with several accents, without Vietnamese tones, which tell words apart;
 # joiners; forms for presentation; full-width ASCII.

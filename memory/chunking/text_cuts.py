@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 _JOINER = "\u200d"
-#: Inside of words in Persian.
-_NON_JOINER = "\u200c"
 #: Skin tones, letters of flags, and conjoining vowels and final consonants of Hangul.
 _JOINED_TO_PREVIOUS = (range(0x1F3FB, 0x1F400), range(0x1F1E6, 0x1F200), range(0x1160, 0x1200))
 
-#: Letters and marks beyond ASCII of scripts with spaces: up to Sinhala, Georgian, Ethiopic and its like, Vietnamese.
-_SPACED = (
-    ("\u00aa", "\u0e00"),
-    ("\u10a0", "\u1100"),
-    ("\u1200", "\u1780"),
-    ("\u1e00", "\u2000"),
-    (_NON_JOINER, _JOINER),
-)
+#: Beyond ASCII, in scripts with spaces: up to Sinhala, Georgian, Ethiopic and its like, Vietnamese; joined in Persian.
+_SPACED = re.compile("[\u00aa-\u0dff\u10a0-\u10ff\u1200-\u177f\u1e00-\u1fff\u200c]")
 
 
 def splits_character(text: str, at: int) -> bool:
@@ -73,5 +66,5 @@ def cut_at_or_after(text: str, at: int, *, highest: int) -> int:
 def _in_word(character: str) -> bool:
     if character.isascii():
         return character.isalnum() or character == "_"
-    is_spaced = any(first <= character < end for first, end in _SPACED)
-    return is_spaced and (character.isalnum() or character == _NON_JOINER or unicodedata.category(character)[0] == "M")
+    is_letter = character.isalnum() or unicodedata.category(character) in {"Mn", "Mc", "Cf"}
+    return is_letter and _SPACED.match(character) is not None
