@@ -25,6 +25,9 @@ _STRADDLING = 0.3
 #: Factor of the weight of a word that a text has in another form.
 FORM = 0.85
 
+#: First letters that a stem and a form of a word have in common, if they have so many.
+_SAME_LETTERS = 4
+
 #: BM25 of sentences: FTS5's constants, and about the mean length of a sentence.
 _K1, _B, _AVERAGE_CHARACTERS = 1.2, 0.75, 110
 
@@ -65,6 +68,8 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
         covered_weight = 0.0
         places: list[tuple[int, int, float]] = []  # of a term in the text, number of the term, its weight
         for number, (stem_of_term, form, whole_weight) in enumerate(terms):
+            if form and form[:_SAME_LETTERS] not in folded:
+                continue
             weight, is_in_line = whole_weight, number < line_terms
             beginnings = _beginnings(stem_of_term, text, folded, only_first=not is_in_line)
             if form and not beginnings:
@@ -74,7 +79,7 @@ def word_matcher(query: str, counts: TermCounts) -> Callable[[str, str], WordMat
                 if is_in_line:
                     places += [(place, number, weight) for place in beginnings]
         share = min(1.0, covered_weight / total) if total else 0.0
-        return WordMatch(share, _best_line(text, places) if share >= _LEAST_SHARE else 0.0)
+        return WordMatch(share, _best_line(folded, places) if share >= _LEAST_SHARE else 0.0)
 
     return matched
 
@@ -90,11 +95,11 @@ def weighted_terms(query: str, counts: TermCounts) -> list[tuple[str, str, float
     return sorted(terms, key=lambda term: -term[2])
 
 
-def _best_line(text: str, places: list[tuple[int, int, float]]) -> float:
-    """Return the BM25 of the text's best sentence, by the places, numbers and weights of terms; 0 without places."""
+def _best_line(folded: str, places: list[tuple[int, int, float]]) -> float:
+    """Return the BM25 of the best sentence, by places of terms in a folded text, their numbers and weights."""
     if not places:
         return 0.0
-    spans = sentence_spans(text, cjk=False)
+    spans = sentence_spans(folded, cjk=False)
     starts = [start for start, _ in spans]
     terms_by_sentence: dict[int, dict[int, float]] = {}
     for place, number, weight in places:
