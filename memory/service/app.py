@@ -29,7 +29,7 @@ from memory.context.injection import InjectedSessions
 from memory.http.authorization import AccessDenied, Authorizer, OneTimeLinks
 from memory.http.origin_guard import OriginGuard
 from memory.http.refusals import install, refusals
-from memory.search.ranking.query import forms, sought
+from memory.search.ranking.query import single_terms, sought
 from memory.search.searchable import SearchableMemory
 from memory.search.tool_definitions import TOOLS, ToolArgumentsRefused, call_tool
 from memory.service import overview
@@ -462,8 +462,12 @@ def _overview_routes(service: _Service) -> APIRouter:
     @router.post("/v1/terms", response_model=TermsAnswer, summary="Terms of a query, for highlighting")
     async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:
         service.authorizer.visible(authorization)
-        query = request.query
-        return _json(await asyncio.to_thread(lambda: TermsAnswer(terms=sought(query), forms=forms(query))))
+
+        def answer() -> TermsAnswer:
+            forms = tuple(term.form for term in single_terms(request.query) if term.form)
+            return TermsAnswer(terms=sought(request.query), forms=forms)
+
+        return _json(await asyncio.to_thread(answer))
 
     return router
 

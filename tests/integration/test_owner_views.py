@@ -180,6 +180,9 @@ def test_terms_are_what_a_query_looks_for(settings: Settings) -> None:
         assert "据库" in answer["terms"]
         assert any("deployments".startswith(term) for term in answer["terms"])
         assert "the" not in answer["terms"]
+        assert answer["forms"] == []
+        forms = client.post("/v1/terms", json={"query": "Verwaltungen 数据库"}).json()["forms"]
+        assert forms == ["verwa"]
         unknown = client.post("/v1/terms", json={"query": "x", "agent": "main"})
         assert (unknown.status_code, "agent" in unknown.json()["error"]) == (422, True)
 

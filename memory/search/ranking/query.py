@@ -71,11 +71,6 @@ def sought(query: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(term.form or stem(term) for term in single_terms(query)))
 
 
-def forms(query: str) -> tuple[str, ...]:
-    """Return the pieces of `sought` that are the beginnings of forms."""
-    return tuple(dict.fromkeys(term.form for term in single_terms(query) if term.form))
-
-
 @lru_cache(maxsize=64)
 def stems(query: str) -> frozenset[str]:
     """Return the stems of a query's words, which do not depend on the words beside them."""

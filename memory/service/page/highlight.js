@@ -3,9 +3,8 @@
 import { make } from "./elements.js";
 
 /** Scripts without spaces, whose terms are pairs of characters. */
-const CJK = new RegExp(
-  `[${["Han", "Hiragana", "Katakana", "Hangul", "Bopomofo", "Thai", "Lao", "Khmer", "Myanmar"].map((name) => `\\p{Script=${name}}`).join("")}]`, "u",
-);
+const PAIRED = ["Han", "Hiragana", "Katakana", "Hangul", "Bopomofo", "Thai", "Lao", "Khmer", "Myanmar"];
+const CJK = new RegExp(`[${PAIRED.map((name) => `\\p{Script=${name}}`).join("")}]`, "u");
 const WORD = /[\p{L}\p{N}\p{M}]/u;
 /** "And", prepositions and the article in Arabic and Hebrew, at the end of what is before a term. */
 const PREFIX = /(?<![א-ת\u0621-\u06d3])(?:[وف]?(?:[بكل]?ال|لل)?[بل]?|ו?(?:כש|[בכלמש])?ה?)$/;
@@ -37,10 +36,8 @@ export function folded(text) {
 const ACCENTS = /[\u0300-\u036f\u0591-\u05c7\u0640\u064b-\u065f\u0670\u093c\u00ad\u200c\u200d]/g;
 const PAIRS = "ßss ςσ ıi łl øo æae œoe ىي یي ٱا کك ةه ँं".split(" ");
 const ALIKE = new Map(PAIRS.map((pair) => [pair[0], pair.slice(1)]));
-const fold = (sign) => {
-  const plain = sign.normalize("NFKD").replace(ACCENTS, "").normalize("NFC").toLowerCase();
-  return ALIKE.get(plain) ?? plain;
-};
+const plain = (sign) => sign.normalize("NFKD").replace(ACCENTS, "").normalize("NFC").toLowerCase();
+const fold = (sign) => ALIKE.get(plain(sign)) ?? plain(sign);
 
 /** Places [from, to) of a text that a query's terms match, ascending, without overlaps. A term ends in * if a word may go on. */
 export function matches(text, terms) {
