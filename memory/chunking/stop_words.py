@@ -51,14 +51,16 @@ CHINESE_STOP_BIGRAMS = _words(
 )
 
 #: Languages in Latin letters, by the package's names.
-_LATIN = _words("spanish portuguese french german italian dutch swedish polish czech turkish vietnamese indonesian")
+_LATIN = _words(
+    "spanish portuguese french german italian dutch swedish polish czech romanian turkish vietnamese indonesian"
+)
 
 #: Languages in other letters, by the letters that tell them; "" for a script of one language.
 _OTHER = {"russian": "", "arabic": "", "greek": "", "hebrew": "", "hindi": "", "ukrainian": "іїєґ", "persian": "پچژگکی"}
 
-#: Languages whose list is ours alone. The package's Greek is ancient, its Hindi lacks the question words, and most of
-#: its Persian and Vietnamese words have a meaning of their own.
-_OWN_LISTS = ("greek", "hindi", "persian", "vietnamese")
+#: Languages whose list is ours alone. The package's are of ancient Greek, in another alphabet for Turkish, without the
+#: accents of Romanian and the question words of Hindi; most words of Persian and Vietnamese have a meaning.
+_OWN_LISTS = ("greek", "hindi", "persian", "romanian", "turkish", "vietnamese")
 
 #: Those lists, and question words that the package's lists lack.
 _FURTHER_WORDS = {
@@ -66,21 +68,18 @@ _FURTHER_WORDS = {
     "czech": "který jaký jaká jaké jakým kterého kterém odkud čí",
     "dutch": "waar wanneer welke welk waarom hoeveel waarvoor waarin waarmee",
     "german": "wofür womit wodurch wieviel wieviele viele wem wen wessen worauf woran worin",
-    "greek": """και κι κ μα αλλά ενώ εάν αν τότε όπως όμως ίσως ότι που πως πού πώς ποιος ποια ποιο ποιοι ποιες ποιων
-        ποιους ποιον τι όσο πόσο πόσα πόσοι πόσες πότε γιατί""",
+    "greek": "πού πώς ποιος ποια ποιο ποιοι ποιες ποιων ποιους ποιον τι πόσο πόσα πόσοι πόσες πότε γιατί",
     "hebrew": "כמה איזו אילו",
     "hindi": "क्या कब कहाँ कहां कैसे क्यों कितना कितने कितनी किस किसने किसके किसकी किसका किसको कौन कौनसा",
     "persian": """از به در با بر برای تا که این آن و یا هم را است بود شد شده شود باشد چه چی چرا چطور چگونه چند چقدر کجا
         کجاست کدام کی کیست چیست ما من تو او شما آنها خود اگر اما ولی هر هیچ یک کرد کرده کند دارد درباره""",
     "polish": "jaka jakim jakiego czyj",
-    "russian": "какое какие каком какого какую каким каких какими какому чей чья чье чьи откуда которое",
+    "romanian": "ce cine unde când cum cât câtă câte câți care căror cărui",
+    "turkish": "ne neden nerede nereden nereye nasıl niçin kaç kim kimin kimdir hangi hangisi nedir neydi mi mı mu mü",
     "ukrainian": "яке якому якій якою яким яких якими звідки чий чим",
     "vietnamese": """là của và có các những một cho trong được với này đó khi không thì mà ở ra vào như đã sẽ đang
         cũng nào gì ai đâu bao nhiêu mấy tại sao vì bởi từ đến hay hoặc nhưng về theo bị tôi bạn rằng""",
 }
-
-#: Turkish letters that the package read in another alphabet.
-_MISREAD = str.maketrans("ýþð", "ışğ")
 
 #: Words of its lists with a meaning of their own: nouns, adjectives, verbs, months.
 _CONTENT_WORDS = _words(
@@ -107,7 +106,7 @@ _ENGLISH_TOO = _words(
     in io la largo ma man mayor me mia mine mit modo na nos nove num nun ob on or ora os otto par parte pas pa passe
     pendant per personnes piece plus point pour primo pro qua salvo sans se sea sei ser sin so sob sola solo son stare
     state sub sue tempo ti ton total tout un usa va valor van varias ver versus via vi vs war was weg will b f h k p r u
-    v w z af ale ar av biz dig dong door far go god hit ji jim lama may men met min nah ok one op pet po pri
+    v w z af ale ar av biz care dig dong door far go god hit ji jim kim lama may men met min nah ok one op pet po pri
     sale sam sat sedan sent take ten till tim tobe tom ul vice want www yang
     """
 )
@@ -149,7 +148,7 @@ def stop_words_of(language: str) -> frozenset[str]:
 
     listed_words = [] if language in _OWN_LISTS else get_stop_words(language, cache=False)
     words = [*listed_words, *_FURTHER_WORDS.get(language, "").split()]
-    listed = {word.translate(_MISREAD).strip("\"',").casefold() for word in words} - _CONTENT_WORDS
+    listed = {word.strip("\"',").casefold() for word in words} - _CONTENT_WORDS
     return frozenset(listed | {_plain(word) for word in listed if language in _LATIN and not word.isascii()})
 
 
