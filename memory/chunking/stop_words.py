@@ -34,6 +34,9 @@ ENGLISH_STOP_WORDS = _words(
 #: Share of unmistakable English stop words from which a text is English, and the characters that tell it.
 _ENGLISH_SHARE, _SAMPLE = 0.2, 600
 
+#: Share of these up to which a text may be in another language, which writes some of them, too.
+_FOREIGN_SHARE = 0.03
+
 _WORD = re.compile("[a-z]+")
 
 #: Characters that are particles everywhere in a question: a bigram with one of them is a stop word.
@@ -130,8 +133,20 @@ def stop_words_for(words: Collection[str]) -> frozenset[str]:
 
 def is_english(text: str) -> bool:
     """Return True if many of the first words of a text are English stop words; a list of names is of no language."""
+    return english_share(text) >= _ENGLISH_SHARE
+
+
+def english_share(text: str) -> float:
+    """Return the share of unmistakable English stop words among the first words of a text."""
     words = _WORD.findall(text[:_SAMPLE].lower())
-    return bool(words) and sum(word in _ONLY_ENGLISH for word in words) >= _ENGLISH_SHARE * len(words)
+    return sum(word in _ONLY_ENGLISH for word in words) / max(1, len(words))
+
+
+def is_evidently_foreign(text: str) -> bool:
+    """Return True if the letters or the stop words of a text are not English, and hardly a stop word is."""
+    if english_share(text) > _FOREIGN_SHARE:
+        return False
+    return not text.isascii() or bool(_evident(frozenset(_WORD.findall(text.lower()))))
 
 
 def is_plainly_english(words: Collection[str]) -> bool:

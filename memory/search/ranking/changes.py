@@ -160,8 +160,10 @@ def _passage(
         if text is not None and sentence not in text:
             scores[place] = 0.0
         else:
-            held = sum(w if stem in folded else FORM * w if form and form in folded else 0.0 for stem, form, w in terms)
-            scores[place] += _SHARE * held / total_weight
+            weight_held = sum(
+                w if stem in folded else FORM * w if form and form in folded else 0.0 for stem, form, w in terms
+            )
+            scores[place] += _SHARE * weight_held / total_weight
     # A word of change decides between the best sentences only, and looking for one is slow.
     for place in np.flatnonzero(scores > scores.max(initial=0.0) - _CHANGED).tolist():
         scores[place] += _CHANGED * bool(_CHANGE.search(sentences[place]))

@@ -4,18 +4,21 @@ The confidence is the logistic function of the place's odds. For `chunks` of the
 the query that the place holds, and the highest cosine `closest` of any candidate or a sentence of one, they are:
 
 * **in the query's own language**: `15 closest + 6.5 s - 0.3 ln(chunks / 100) - 8`, below 100 chunks with 1 in place of
-  0.3; before the sentences have vectors, `7.3 c + 5.9 s - 0.625 ln(chunks / 100) - 3.36`;
-* **where words cannot agree**, since the query is in Latin letters and the text in Chinese, mostly how far its cosine
-  stands out from the mean of the nearest ones: `1.5 c + 20.5 (c - mean) + 8 s - 0.625 ln(chunks / 100) - 2.01`;
-* where no word of the query is in any candidate, and the language may be another one: the higher of the two, the second
-  one less 0.75.
+  0.3; before the sentences have vectors, `7.3 c + 5.9 s - 0.625 ln(chunks / 100) - 3.36`. Where neither text nor query
+  is English, the language is probably the same, words vary more, and 6.7 takes the place of 8;
+* **in another language**, where names and numbers are the words in common: the higher of that and of
+  `10 c + 15 (c - mean) + 8 s - 0.625 ln(chunks / 100) - 3.4`, in which `mean` is that of the nearest ones;
+* **where words cannot agree**, since only one of both is Chinese, Japanese or Korean, mostly how far the cosine stands
+  out: `1.5 c + 20.5 (c - mean) + 8 s - 0.625 ln(chunks / 100) - 2.01`;
+* where the languages are not known and no word of the query is in any candidate: the higher of the first and the last
+  one, the last less 0.75.
 
 A chunk's prior odds are those of one among all. A place goes half of the way to the best one of its list. A place with
 most of the query's words needs no vector, and a place with an identifier or a day of the query needs nothing else. If
 no place holds an identifier of the query, the odds of every near place are less by 1.
 
-The numbers were fitted with the bundled model on twelve sets of questions, English and Chinese
-(`tests/benchmarks/RESULTS.md`). Cosines of other models are brought to that model's scale first.
+The numbers were fitted with the bundled model on sets of questions in English and Chinese, those of other languages on
+five more (`tests/benchmarks/RESULTS.md`). Cosines of other models are brought to that model's scale first.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from memory.search.ranking.languages import Languages
 
 #: Number of nearest chunks whose mean cosine a place has to stand out from.
 CROWD = 24
@@ -38,6 +43,9 @@ _CLEAR = 0.69
 
 #: Reduction of the odds if no chunk holds the identifier that the query names.
 _NO_EXACT_MATCH = 1.0
+
+#: Prior odds against a place of one among a hundred chunks, in English or CJK, and in other languages.
+_SAME, _ALIKE = 8.0, 6.7
 
 #: Least score of a place with an identifier or a day of the query.
 EXACT_SCORE = 0.6
@@ -93,14 +101,12 @@ class Evidence:
     """Evidence for one place. `cosine` is None for a place without a vector.
 
     `coverage` is the share 0..1 of the query that it holds; `exact` is True if it holds an exact piece of the query.
-    `same_language` is True only if both languages are known and equal.
     """
 
     cosine: float | None
     coverage: float
     exact: bool
-    same_script: bool
-    same_language: bool = False
+    languages: Languages
 
 
 def scores(
@@ -128,17 +134,24 @@ def scores(
         if place.cosine is None:
             return -math.inf
         cosine = calibration.common(place.cosine)
-        across = 1.5 * cosine + 20.5 * (cosine - typical) + 8 * place.coverage - 0.625 * rarity - 2.01
+        standing_out = cosine - typical
+        across = 1.5 * cosine + 20.5 * standing_out + 8 * place.coverage - 0.625 * rarity - 2.01
         if closest is not None:
+            most = _ALIKE if place.languages is Languages.ALIKE else _SAME
             together = (
-                15 * calibration.common(closest) + 6.5 * place.coverage - (0.3 if rarity > 0 else 1.0) * rarity - 8.0
+                15 * calibration.common(closest) + 6.5 * place.coverage - (0.3 if rarity > 0 else 1.0) * rarity - most
             )
         else:
             together = 7.3 * cosine + 5.9 * place.coverage - 0.625 * rarity - 3.36
-        if not place.same_script:
-            return across - lack
-        is_clear = words_agree or (place.same_language and closest is not None)
-        return (together if is_clear else max(together, across - 0.75)) - lack
+        match place.languages:
+            case Languages.APART:
+                return across - lack
+            case Languages.OTHER:
+                foreign = 10 * cosine + 15 * standing_out + 8 * place.coverage - 0.625 * rarity - 3.4
+                return max(together, foreign) - lack
+            case Languages.SAME if closest is not None:
+                return together - lack
+        return (together if words_agree else max(together, across - 0.75)) - lack
 
     odds_of_places = [odds(place) for place in places]
     best = min(_CLEAR, max(odds_of_places, default=-math.inf))

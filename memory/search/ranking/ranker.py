@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from memory.chunking.dates import dates_in
 from memory.chunking.folding import fold
 from memory.chunking.segmenting import index_title
-from memory.chunking.sentences import is_cjk
-from memory.chunking.stop_words import is_english
 from memory.search.ranking.changes import STATING, changes_first
 from memory.search.ranking.confidence import CROWD, Evidence, calibration_of, scores
 from memory.search.ranking.coverage import rare_words, word_matcher
@@ -26,6 +24,7 @@ from memory.search.ranking.features import (
     word_scores,
 )
 from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted
+from memory.search.ranking.languages import languages_with
 from memory.search.ranking.order import Scored, aged, varied_hits
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.query import sought
@@ -274,13 +273,11 @@ def _scored(
     """Put scores on hits and drop the tail that is below `min_score`."""
     query, min_score = parameters.query, parameters.min_score
     nearest = sorted(cosines.values(), reverse=True)[:CROWD]
-    in_cjk, in_english = is_cjk(query), is_english(query)
-    places = []
+    relation, places = languages_with(query), []
     for item, row in hits:
         match = matches.get(item.id, _NO_MATCH)
-        exact, same_script = match.exact > 0 or match.dated, is_cjk(row.text) == in_cjk
-        same_language = same_script and (in_cjk or (in_english and is_english(row.text)))
-        places.append(Evidence(cosines.get(item.id), match.coverage, exact, same_script, same_language))
+        is_exact = match.exact > 0 or match.dated
+        places.append(Evidence(cosines.get(item.id), match.coverage, is_exact, relation(row.text)))
     confidences = scores(
         places,
         crowd=sum(nearest) / len(nearest) if nearest else 0.0,

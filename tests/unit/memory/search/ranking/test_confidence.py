@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.search.ranking.confidence import Evidence, calibration_of, scores
+from memory.search.ranking.languages import Languages, languages_with
 
 USE = calibration_of("multilingual-use-v3")
 SHARE = st.floats(0, 1)
@@ -17,12 +18,14 @@ PLACES = st.builds(
     cosine=st.none() | st.floats(-1, 1),
     coverage=SHARE,
     exact=st.booleans(),
-    same_script=st.booleans(),
+    languages=st.sampled_from(Languages),
 )
 
 
-def place(cosine: float | None, coverage: float, *, exact: bool = False, same_script: bool = True) -> Evidence:
-    return Evidence(cosine=cosine, coverage=coverage, exact=exact, same_script=same_script)
+def place(
+    cosine: float | None, coverage: float, *, exact: bool = False, languages: Languages = Languages.UNKNOWN
+) -> Evidence:
+    return Evidence(cosine=cosine, coverage=coverage, exact=exact, languages=languages)
 
 
 def score(*places: Evidence, crowd: float = 0.15, chunks: int = 100) -> list[float]:
@@ -55,8 +58,8 @@ BOUND = 0.35
         pytest.param([place(0.40, 0.7)], 0.15, 100, True, id="words and meaning agree in one script"),
         pytest.param([place(0.25, 0.15)], 0.15, 100, False, id="little of either"),
         pytest.param([place(0.05, 0.30)], 0.15, 100, False, id="some words without the meaning"),
-        pytest.param([place(0.30, 0.0, same_script=False)], 0.15, 100, True, id="across scripts it stands out"),
-        pytest.param([place(0.30, 0.0, same_script=False)], 0.28, 100, False, id="across scripts it is one of many"),
+        pytest.param([place(0.30, 0.0, languages=Languages.APART)], 0.15, 100, True, id="across scripts it stands out"),
+        pytest.param([place(0.30, 0.0, languages=Languages.APART)], 0.28, 100, False, id="across scripts one of many"),
         pytest.param([place(0.35, 0.0)], 0.15, 1000, True, id="no word anywhere: perhaps of another language"),
         pytest.param([place(0.35, 0.0), place(0.05, 0.2)], 0.15, 1000, False, id="a word elsewhere: of this language"),
         pytest.param([place(0.0, 0.0), place(-0.2, 0.0)], -0.1, 3, False, id="the nearest of a few is no answer"),
@@ -71,8 +74,7 @@ def test_the_first_place_is_shown_or_not(places: list[Evidence], crowd: float, c
 
 
 def test_a_strange_question_in_the_language_of_the_text_finds_nothing():
-    spanish = replace(place(0.3, 0.0), same_language=False)
-    english = replace(place(0.3, 0.0), same_language=True)
+    spanish, english = (place(0.3, 0.0, languages=known) for known in (Languages.UNKNOWN, Languages.SAME))
 
     def first(evidence: Evidence, closest: float | None, chunks: int = 100) -> float:
         return scores([evidence], crowd=0.1, chunks=chunks, calibration=USE, closest=closest)[0]
@@ -84,3 +86,35 @@ def test_a_strange_question_in_the_language_of_the_text_finds_nothing():
     assert first(english, None) == first(spanish, None)
     # The nearest of a few notes is more often the right one.
     assert first(english, 0.39, chunks=1) > BOUND > first(english, 0.39)
+
+
+def test_names_that_a_foreign_text_shares_do_not_hide_how_far_it_stands_out() -> None:
+    # A name agrees, and the cosine stands out from the crowd.
+    foreign, alike = (place(0.42, 0.2, languages=known) for known in (Languages.OTHER, Languages.UNKNOWN))
+    first, second = (
+        scores([one], crowd=0.15, chunks=300, calibration=USE, closest=0.42)[0] for one in (foreign, alike)
+    )
+    assert first > BOUND > second
+
+
+ENGLISH = "The deployment of the gateway is done on Friday, and it takes an hour or so."
+GERMAN = "Das Gateway wird am Freitag ausgerollt, und das dauert etwa eine Stunde für alle."
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "relation"),
+    [
+        ("When is the deployment of the gateway?", ENGLISH, Languages.SAME),
+        ("Wann wird das Gateway ausgerollt und wie lange dauert es?", ENGLISH, Languages.OTHER),
+        ("Wann wird das Gateway ausgerollt und wie lange dauert es?", GERMAN, Languages.ALIKE),
+        ("When is the deployment of the gateway?", GERMAN, Languages.OTHER),
+        ("Когда выкатывают шлюз?", ENGLISH, Languages.OTHER),
+        ("Когда выкатывают шлюз?", "Шлюз выкатывают в пятницу.", Languages.ALIKE),
+        ("gateway deployment friday", ENGLISH, Languages.UNKNOWN),
+        ("When is the deployment of the gateway?", "gateway=1 port=8443 user=root", Languages.UNKNOWN),
+        ("网关什么时候部署？", ENGLISH, Languages.APART),
+        ("网关什么时候部署？", "网关星期五部署，大概一个小时。", Languages.SAME),
+    ],
+)
+def test_a_few_words_tell_if_a_query_and_a_text_are_of_one_language(query: str, text: str, relation: Languages) -> None:
+    assert languages_with(query)(text) is relation
