@@ -109,8 +109,8 @@ _ENGLISH_TOO = _words(
     in io la largo ma man mayor me mia mine mit modo na nos nove num nun ob on or ora os otto par parte pas pa passe
     pendant per personnes piece plus point pour primo pro qua salvo sans se sea sei ser sin so sob sola solo son stare
     state sub sue tempo ti ton total tout un usa va valor van varias ver versus via vi vs war was weg will b f h k p r u
-    v w z af ale ar av biz care dig dong door far go god hit ji jim kim lama may men met min nah ok one op pet po pri
-    sale sam sat sedan sent take ten till tim tobe tom ul vice want www yang
+    v w z af ale ar av biz cac care dig dong door far god hit ji jim kim lama may men met min nah ok one op pet po pri
+    sale sam sat sedan sent take ten till tim tobe tom ul vice want www yang go dr email ii iii iv
     """
 )
 
