@@ -102,8 +102,8 @@ HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE
 #: Usual lengths of a shortened hash.
 _SHORT_HASHES = (7, 8, 10, 12)
 _WORD_CHARACTER = re.compile(r"[^\W_]")
-#: Letters with their marks.
-_WORD_OF_LETTERS = re.compile("(?:[^\\W\\d_]|[\u0900-\u0dff])+")
+#: Letters with their marks. No character is of both kinds, or a long word would be matched in as many ways.
+_WORD_OF_LETTERS = re.compile("(?:[^\\W\\d_\u0900-\u0dff]|[\u0900-\u0dff])+")
 #: Short word of an Indian script, which other forms begin with.
 _STEM_OF_INDIA = re.compile("[\u0900-\u0dff]{3,4}")
 #: Vietnamese letters that tones tell apart; a word has a term with them and one without, as people type it in haste.

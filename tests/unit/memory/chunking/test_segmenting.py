@@ -132,6 +132,7 @@ def test_the_word_itself_ranks_before_its_other_forms_and_a_tone_before_others(i
         ("dónde están the deployments", "deplo*"),
         ("der Name of the deployments", "deplo*"),
         ("OPS-4711 v2.3", None),
+        (f"{'क' * 60}7", "ककककक*"),
         ("город", "горо*"),
         ("городами", "город*"),
         ("والكتابين", "كتاب*"),
