@@ -38,6 +38,9 @@ _AFTER_PREFIX = re.compile(f"{_PREFIX}$")
 _LONGEST_PREFIX = 5
 _SEMITIC_LETTER = re.compile(f"[{_SEMITIC}]")
 
+#: A nasal before a consonant.
+_NASAL = re.compile("[ङञणनम]\u094d(?=[क-ह])")
+
 #: Pattern and the replacement of its matches.
 _Step: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 
@@ -94,7 +97,7 @@ def _steps() -> tuple[_Step, ...]:
     table = {letter: plain for letter in letters if (plain := _plain(letter)) != letter.lower()}
     return (
         (re.compile(f"[{''.join(table)}]"), lambda match: table[match[0]]),
-        (re.compile("[ङञणनम]\u094d(?=[क-ह])"), lambda _: "ं"),
+        (_NASAL, lambda _: "ं"),
     )
 
 

@@ -48,6 +48,7 @@ METHODS = {
 
 #: Modules that make patterns out of data, and the reason why no text makes these slow.
 MADE_OF_DATA = {
+    "memory.chunking.folding": "a table of letters, without repetition",
     "memory.context.injection": "a trigger, letter by letter",
     "memory.redaction.credentials": "rules that are compiled on demand; redaction/test_laws.py measures them",
     "memory.redaction.tokens": "parts of a pattern that is measured here",
