@@ -146,7 +146,8 @@ def is_evidently_foreign(text: str) -> bool:
     """Return True if the letters or the stop words of a text are not English, and hardly a stop word is."""
     if english_share(text) > _FOREIGN_SHARE:
         return False
-    return not text.isascii() or bool(_evident(frozenset(_WORD.findall(text.lower()))))
+    has_foreign_letter = any(character.isalpha() for character in text if not character.isascii())
+    return has_foreign_letter or bool(_evident(frozenset(_WORD.findall(text.lower()))))
 
 
 def is_plainly_english(words: Collection[str]) -> bool:

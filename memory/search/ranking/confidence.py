@@ -7,7 +7,8 @@ the query that the place holds, and the highest cosine `closest` of any candidat
   0.3; before the sentences have vectors, `7.3 c + 5.9 s - 0.625 ln(chunks / 100) - 3.36`. Where neither text nor query
   is English, the language is probably the same, words vary more, and 6.7 takes the place of 8;
 * **in another language**, where names and numbers are the words in common: the higher of that and of
-  `10 c + 15 (c - mean) + 8 s - 0.625 ln(chunks / 100) - 3.4`, in which `mean` is that of the nearest ones;
+  `10 c + 15 (c - mean) + 8 s - 0.625 ln(chunks / 100) - 4.5`, in which `mean` is that of the nearest ones; in another
+  script, where fewer words agree, with 3.4;
 * **where words cannot agree**, since only one of both is Chinese, Japanese or Korean, mostly how far the cosine stands
   out: `1.5 c + 20.5 (c - mean) + 8 s - 0.625 ln(chunks / 100) - 2.01`;
 * where the languages are not known and no word of the query is in any candidate: the higher of the first and the last
@@ -46,6 +47,9 @@ _NO_EXACT_MATCH = 1.0
 
 #: Prior odds against a place of one among a hundred chunks, in English or CJK, and in other languages.
 _SAME, _ALIKE = 8.0, 6.7
+
+#: The same in another language, of one script or of two.
+_OTHER, _OTHER_SCRIPT = 4.5, 3.4
 
 #: Least score of a place with an identifier or a day of the query.
 EXACT_SCORE = 0.6
@@ -146,8 +150,9 @@ def scores(
         match place.languages:
             case Languages.APART:
                 return across - lack
-            case Languages.OTHER:
-                foreign = 10 * cosine + 15 * standing_out + 8 * place.coverage - 0.625 * rarity - 3.4
+            case Languages.OTHER | Languages.OTHER_SCRIPT:
+                least = _OTHER if place.languages is Languages.OTHER else _OTHER_SCRIPT
+                foreign = 10 * cosine + 15 * standing_out + 8 * place.coverage - 0.625 * rarity - least
                 return max(together, foreign) - lack
             case Languages.SAME if closest is not None:
                 return together - lack

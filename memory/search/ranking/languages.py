@@ -12,22 +12,24 @@ from enum import Enum, auto
 from memory.chunking.sentences import is_cjk, letters_by_script
 from memory.chunking.stop_words import is_english, is_evidently_foreign
 
-#: Characters of a text that tell its language.
-_SAMPLE = 400
+#: Characters of a text that tell its language, and its script.
+_SAMPLE, _SCRIPT_SAMPLE = 400, 100
 
 
 class Languages(Enum):
     """Relation of two languages.
 
     `SAME`: both are English, or both Chinese, Japanese or Korean. `ALIKE`: neither is, in one script, so that they are
-    probably the same. `UNKNOWN`: a list of names or code. `OTHER`: another language or script. `APART`: one of them is
-    Chinese, Japanese or Korean, which have hardly a word in common with others.
+    probably the same. `UNKNOWN`: a list of names or code. `OTHER`: two languages of one script. `OTHER_SCRIPT`: two
+    scripts that share numbers and a few names. `APART`: one of them is Chinese, Japanese or Korean, which have hardly
+    a word in common with others.
     """
 
     SAME = auto()
     ALIKE = auto()
     UNKNOWN = auto()
     OTHER = auto()
+    OTHER_SCRIPT = auto()
     APART = auto()
 
 
@@ -42,9 +44,9 @@ def languages_with(query: str) -> Callable[[str], Languages]:
             return Languages.APART
         if in_cjk:
             return Languages.SAME
-        text_script = _script_of(sample)
+        text_script = _script_of(text[:_SCRIPT_SAMPLE])
         if script and text_script and text_script != script:
-            return Languages.OTHER
+            return Languages.OTHER_SCRIPT
         if is_english(text):
             return Languages.SAME if in_english else Languages.OTHER if is_foreign else Languages.UNKNOWN
         if in_english:

@@ -90,7 +90,7 @@ def test_a_strange_question_in_the_language_of_the_text_finds_nothing():
 
 def test_names_that_a_foreign_text_shares_do_not_hide_how_far_it_stands_out() -> None:
     # A name agrees, and the cosine stands out from the crowd.
-    foreign, alike = (place(0.42, 0.2, languages=known) for known in (Languages.OTHER, Languages.UNKNOWN))
+    foreign, alike = (place(0.42, 0.2, languages=known) for known in (Languages.OTHER_SCRIPT, Languages.UNKNOWN))
     first, second = (
         scores([one], crowd=0.15, chunks=300, calibration=USE, closest=0.42)[0] for one in (foreign, alike)
     )
@@ -108,7 +108,8 @@ GERMAN = "Das Gateway wird am Freitag ausgerollt, und das dauert etwa eine Stund
         ("Wann wird das Gateway ausgerollt und wie lange dauert es?", ENGLISH, Languages.OTHER),
         ("Wann wird das Gateway ausgerollt und wie lange dauert es?", GERMAN, Languages.ALIKE),
         ("When is the deployment of the gateway?", GERMAN, Languages.OTHER),
-        ("Когда выкатывают шлюз?", ENGLISH, Languages.OTHER),
+        ("Когда выкатывают шлюз?", ENGLISH, Languages.OTHER_SCRIPT),
+        ("Melanie’s kids’ party", ENGLISH, Languages.UNKNOWN),
         ("Когда выкатывают шлюз?", "Шлюз выкатывают в пятницу.", Languages.ALIKE),
         ("gateway deployment friday", ENGLISH, Languages.UNKNOWN),
         ("When is the deployment of the gateway?", "gateway=1 port=8443 user=root", Languages.UNKNOWN),
