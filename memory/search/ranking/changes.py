@@ -45,7 +45,7 @@ _SHARE, _CHANGED, _COMMON = 0.5, 0.1, 0.3
 _ABOUT, _LINKED, _ALIKE = 0.65, 0.45, 0.4
 
 #: The first share for a curated line where the first hit is a note, and where it is not and words alone count.
-_CURATED, _CURATED_BY_WORDS = 0.75, 0.5
+_CURATED, _CURATED_BY_WORDS = 0.85, 0.5
 
 #: Most passages outside of curated files that state one fact.
 _MOST = 5
