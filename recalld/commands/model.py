@@ -49,7 +49,7 @@ def _lines(models: list[dict[str, Any]]) -> Iterator[str]:
     )
 
 
-@model.command("pull", epilog=examples("recalld model pull multilingual-e5-small"))
+@model.command("pull", epilog=examples("recalld model pull multilingual-e5-large"))
 @click.argument("name")
 @click.option("--hub", envvar="HF_ENDPOINT", hidden=True)
 @pass_invocation
