@@ -47,8 +47,14 @@ _Step: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 
 def fold(text: str) -> str:
     """Return the text in lower case and in its plain letters. `places_in` has the place of each in the text."""
+    return text.lower() if text.isascii() else _folded(text)
+
+
+# A search folds its candidates several times, and the next one has some of them, too.
+@lru_cache(maxsize=1_024)
+def _folded(text: str) -> str:
     folded = _lower(text)
-    for pattern, replacement in () if text.isascii() else _steps_for(text):
+    for pattern, replacement in _steps_for(text):
         folded = pattern.sub(replacement, folded)
     return folded
 
