@@ -165,11 +165,13 @@ def test_a_changed_fact_comes_from_memory_md_and_no_session_gets_itself(
         claude.install()
         claude.say(address, "--session-id", first, question)
 
-        def paths(query: str) -> set[str]:
-            return {result["path"] for result in daemon.search(query, "--min-score", "0")}
+        def paths(query: str, *arguments: str) -> set[str]:
+            return {result["path"] for result in daemon.search(query, "--min-score", "0", *arguments)}
 
         def first_conversation() -> set[str]:
-            return {path for path in paths("gateway 18789") if first in path or path.startswith("memory/")}
+            # Without a source, a conversation and its note are one result.
+            both = (path for source in ("memory", "sessions") for path in paths("gateway 18789", "--source", source))
+            return {path for path in both if first in path or path.startswith("memory/")}
 
         wait_until(lambda: len(first_conversation()) == 2, what="its transcript and its note are indexed")
         of_first = first_conversation()
