@@ -29,7 +29,7 @@ def index(indexer: Indexer) -> IndexReport:
 
 @pytest.fixture
 def latin(world: World) -> StubProvider:
-    """A model of Latin letters. Its vectors are those of one that claims to read all."""
+    """A model that reads Latin letters, with the identity of a model that reads every script."""
     for path, text in NOTES.items():
         world.write(path, text)
     provider = StubProvider(limits=FAST)

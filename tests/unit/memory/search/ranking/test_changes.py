@@ -21,7 +21,7 @@ PORT = "Which port does the staging gateway listen on?"
 OLD = "- The staging gateway listens on port 8080, as the laptops do."
 NEW = "- Since the audit the staging gateway answers on a high port, 18443 that is."
 MOVED = "- Security had the gateway of staging moved to 8443 in the afternoon."
-OTHER = "- The port of the database is closed from outside, and nobody noticed for two days."
+OTHER = "- The port of the database is closed from outside, and the alert came two days late."
 CURATED = "- Staging gateway: port 18443.\n- Billing is done by Priya.\n- Editor: light theme."
 
 
