@@ -113,7 +113,7 @@ LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in \
 
 lock:
 	$(LOCK) -o deploy/requirements.lock
-	$(LOCK) --extra voyage --extra bedrock --extra e5 --extra onnx --extra otel --extra test --extra lint \
+	$(LOCK) --extra voyage --extra bedrock --extra e5 --extra onnx --extra fleet --extra otel --extra test --extra lint \
 		-o deploy/requirements-dev.lock
 
 clean:

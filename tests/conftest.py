@@ -28,6 +28,7 @@ from memory.status.run_files import socket_path
 from schemas.settings import Settings
 from tests.batch_server import BatchServer
 from tests.leftovers import keep_orphans, must_end, nothing_left
+from tests.postgres_server import PostgresServer, Urls
 from workers.queue.connection import connect, namespace
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
@@ -195,6 +196,21 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
     server.ensure()
     yield f"unix://{socket_path(owner.home)}"
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """The test process's PostgreSQL, with pgvector."""
+    server = PostgresServer(tmp_path_factory.mktemp("postgres") / "server")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def fleet_urls(postgres_server: PostgresServer) -> Urls:
+    """A migrated database without rows."""
+    return postgres_server.database()
 
 
 @pytest.fixture

@@ -32,6 +32,10 @@ class StoreBusy(Transient):
     """Another process holds the write lock for longer than the busy timeout."""
 
 
+class StoreAway(Transient):
+    """The server of the store does not answer. The work repeats when it is back."""
+
+
 class StoreCorrupt(RecalldError):
     """The index file is damaged. It is set aside and rebuilt from the cache and the files.
 

@@ -1,0 +1,27 @@
+"""Names of agents in a fleet, where each agent belongs to a tenant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Tenant of an agent whose id names none.
+DEFAULT_TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Scope:
+    """Tenant and agent whose rows a statement may see."""
+
+    tenant: str
+    agent: str
+
+    @classmethod
+    def of(cls, agent_id: str) -> Scope:
+        """Return the scope of an agent's id: "acme/anna", or "anna" of the tenant `default`."""
+        tenant, slash, agent = agent_id.partition("/")
+        return cls(tenant, agent) if slash else cls(DEFAULT_TENANT, agent_id)
+
+    @property
+    def agent_id(self) -> str:
+        """Return the agent's id, without the tenant if that is `default`."""
+        return self.agent if self.tenant == DEFAULT_TENANT else f"{self.tenant}/{self.agent}"
