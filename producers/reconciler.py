@@ -23,7 +23,7 @@ from memory.documents.note_folders import FolderEntry, next_record, read_record
 from memory.documents.roots import archived_path, priority
 from memory.status.run_files import write_derived
 from memory.store.errors import OtherFormat, StoreCorrupt
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from producers.dispatcher import mark_in_calls
 from schemas.conditions import Condition
 from schemas.documents import DocumentKey, Lane

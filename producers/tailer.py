@@ -18,7 +18,7 @@ from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefus
 from memory.documents.comparison import forgets
 from memory.documents.content import OpenTranscript
 from memory.documents.roots import archived_path
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from memory.transcripts.interpreter import is_compaction_line
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError

@@ -20,7 +20,7 @@ from memory.index.fingerprint import Fingerprint, fingerprint
 from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.status.run_files import keep_derived, server_pid
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from producers.reconciler import AgentComparison, Indexes, compare_agent
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.errors import BrokerUnavailable, RecalldError

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
-from memory.store.reader import IndexedFile, TranscriptPosition
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import IndexedFile, StoreReader, TranscriptPosition
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable

@@ -18,7 +18,7 @@ from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit, TranscriptPosition, Vector
 from memory.store.sqlite.connection import load_sqlite_vec
-from memory.store.sqlite.writer import Store, create_generation
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentTouch, DocumentWrite, MovedChunk, Refusal
 from schemas.documents import DocumentKey, FileStat
 
@@ -29,7 +29,7 @@ STAT = FileStat(size=10, mtime_ns=1_700_000_000_000_000_000, inode=7)
 TALK = DocumentKey("sessions", "sessions/a.jsonl")
 
 
-class TemporaryStore(Store):
+class TemporaryStore(SqliteStore):
     """An empty index whose file lasts as long as this object."""
 
     def __init__(self, options: StoreOptions | None = None) -> None:
@@ -140,7 +140,7 @@ def said(*texts: str, first: int = 0, vectors: bool = True) -> list[VectorChunk]
     ]
 
 
-def filled(store: Store, documents: int = 30, chunks: int = 20) -> None:
+def filled(store: SqliteStore, documents: int = 30, chunks: int = 20) -> None:
     """Write documents "memory/<number>.md" with so many chunks each, all with vectors."""
     store.write(
         [
@@ -154,7 +154,7 @@ def filled(store: Store, documents: int = 30, chunks: int = 20) -> None:
     )
 
 
-def touch(store: Store, document_key: DocumentKey, stat: FileStat) -> None:
+def touch(store: SqliteStore, document_key: DocumentKey, stat: FileStat) -> None:
     """Give a document with the content that it has another stat."""
     known = store.file(document_key)
     assert known is not None

@@ -9,7 +9,7 @@ from typing import Self
 
 from starlette.responses import Response
 
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from memory.telemetry.server import readiness
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane

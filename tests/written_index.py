@@ -16,9 +16,8 @@ from memory.index.generations import Generations
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from memory.store.options import StoreOptions
-from memory.store.sqlite.reader import StoreReader
-from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentWrite
+from memory.store.reader import StoreReader
+from memory.store.writer import DocumentWrite, Store
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings
 

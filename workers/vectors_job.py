@@ -9,8 +9,7 @@ import structlog
 
 from memory.index import completion as completing
 from memory.index.vector_fill import MOST, fill_sentences, fill_vectors
-from memory.store.sqlite.writer import Store
-from memory.store.writer import Refusal
+from memory.store.writer import Refusal, Store
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Transient

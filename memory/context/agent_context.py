@@ -40,8 +40,7 @@ from memory.search.retrieval import Retrieval
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.searchable import SearchableMemory
 from memory.search.tool_definitions import TOOLS
-from memory.store.reader import Vector
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader, Vector
 from schemas.context import (
     ContextReport,
     FlushAnswer,

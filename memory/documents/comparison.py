@@ -19,7 +19,7 @@ from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, Scan, printable
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError

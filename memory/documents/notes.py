@@ -39,7 +39,7 @@ from schemas.globs import Globs, compiled
 from schemas.settings import AgentSettings, ExtraPath
 
 if TYPE_CHECKING:
-    from memory.store.sqlite.reader import StoreReader
+    from memory.store.reader import StoreReader
 
 #: Times a note that changes while it is read is read again.
 _MAX_READS = 3

@@ -47,7 +47,7 @@ from schemas.globs import compiled
 from schemas.settings import AgentSettings
 
 if TYPE_CHECKING:
-    from memory.store.sqlite.reader import StoreReader
+    from memory.store.reader import StoreReader
 
 
 _TRANSCRIPTS = FileRule(is_transcript_name)

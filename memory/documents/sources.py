@@ -20,7 +20,7 @@ from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 
 if TYPE_CHECKING:
-    from memory.store.sqlite.reader import StoreReader
+    from memory.store.reader import StoreReader
 
 #: Return why a document of a root is left out, by its path in keys: `EXCLUDED` or the kind of its session.
 ReasonOf: TypeAlias = Callable[[Root, str], str | None]

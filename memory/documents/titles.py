@@ -27,7 +27,7 @@ from schemas.errors import RecalldError
 from schemas.settings import AgentSettings
 
 if TYPE_CHECKING:
-    from memory.store.sqlite.reader import StoreReader
+    from memory.store.reader import StoreReader
 
 #: Characters of a title's words, and of the words below it.
 TITLE_CHARACTERS, WORDS_CHARACTERS = 80, 160

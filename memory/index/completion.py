@@ -21,10 +21,8 @@ from memory.index.fingerprint import embedding_of
 from memory.index.indexer import Indexer
 from memory.redaction import redactor_for
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
-from memory.store.reader import NOWHERE, IndexedFile
-from memory.store.sqlite.reader import StoreReader
-from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentWrite
+from memory.store.reader import NOWHERE, IndexedFile, StoreReader
+from memory.store.writer import DocumentWrite, Store
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 log = structlog.get_logger(__name__)

@@ -20,7 +20,7 @@ from memory.index.fingerprint import embedding_of, fingerprint
 from memory.index.generations import Generations
 from memory.index.planner import Planner
 from memory.index.provider import provider_of
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings

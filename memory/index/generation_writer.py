@@ -24,8 +24,9 @@ from memory.index.generations import CURRENT, NEXT, Generations
 from memory.store.durable_sqlite import locked, parts, set_aside
 from memory.store.errors import NoRoom, NotOwner, OtherFormat, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
-from memory.store.sqlite.reader import StoreReader
-from memory.store.sqlite.writer import Store, create_generation
+from memory.store.reader import StoreReader
+from memory.store.sqlite.writer import SqliteStore, create_generation
+from memory.store.writer import Store
 from schemas.settings import Settings
 
 #: Possible size of a new generation relative to the present one: other chunks, wider vectors.
@@ -376,7 +377,7 @@ class GenerationWriter(Generations):
         """Return the open store of a generation."""
         with self._lock:
             if name not in self._stores or not (self.folder / name).exists():
-                self._stores[name] = Store(self.folder / name, self._options)
+                self._stores[name] = SqliteStore(self.folder / name, self._options)
             return self._stores[name]
 
     def _readable(self, names: Sequence[str]) -> Iterator[Store]:

@@ -26,7 +26,8 @@ from typing import Self
 from memory.index.fingerprint import embedding_of
 from memory.store.errors import OtherFormat, StoreCorrupt, StoreUnreadable
 from memory.store.options import StoreOptions
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.vectors import VectorShelf
 from schemas.errors import RecalldError
 from schemas.settings import Settings
@@ -183,7 +184,7 @@ class Generations:
         """
         path = self.folder / name
         try:
-            return StoreReader(path, self._options, shelf=self._shelf, any_format=any_format)
+            return SqliteReader(path, self._options, shelf=self._shelf, any_format=any_format)
         except (StoreUnreadable, StoreCorrupt):
             if path.exists():
                 raise

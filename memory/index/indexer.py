@@ -25,8 +25,7 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.planner import Planner, failure_of
 from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
 from memory.store.reader import Vector
-from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentChange, DocumentFailure, DocumentWrite, Unread, WriteOutcome
+from memory.store.writer import DocumentChange, DocumentFailure, DocumentWrite, Store, Unread, WriteOutcome
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient

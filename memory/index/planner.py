@@ -16,10 +16,8 @@ from memory.index.changes import CommitBatch, IndexReport, Plan, UnmatchedChunks
 from memory.index.transcript_slices import has_other_format, longest_beginning, slices_of
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
-from memory.store.reader import TranscriptPosition
-from memory.store.sqlite.reader import StoreReader
-from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentDelete, DocumentFailure, DocumentTouch, DocumentWrite
+from memory.store.reader import StoreReader, TranscriptPosition
+from memory.store.writer import DocumentDelete, DocumentFailure, DocumentTouch, DocumentWrite, Store
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import OutOfMemory, Permanent, RecalldError, Transient
 from schemas.settings import AgentSettings

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from memory.index.generations import Generations
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 
 
 class Closable(Protocol):

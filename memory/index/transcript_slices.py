@@ -20,8 +20,7 @@ from memory.documents.scan import EARLIEST_NS
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import Plan, UnmatchedChunks, byte_limit
 from memory.redaction import redactor_for
-from memory.store.reader import NOWHERE, TranscriptPosition
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import NOWHERE, StoreReader, TranscriptPosition
 from memory.store.writer import DocumentWrite
 from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
 from memory.transcripts.lines import RawLine, TranscriptDamaged

@@ -11,7 +11,6 @@ from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
 from memory.index.provider import embeds_sentences
 from memory.store.reader import ChunkRow, SentenceSigns
-from memory.store.sqlite.rows import signs_of
 from memory.store.writer import Refusal, Unread, VectorOutcome
 from memory.transcripts.packing import packed_sentences
 from schemas.documents import Lane
@@ -133,4 +132,4 @@ def _sentences_of(chunk: ChunkRow, provider: EmbeddingProvider) -> SentenceSigns
         vectors = provider.embed_documents([sentence for sentence, _ in pairs]).vectors
     except Permanent:
         vectors, pairs = provider.embed_documents([]).vectors, []
-    return signs_of(vectors, [is_users for _, is_users in pairs])
+    return SentenceSigns.of(vectors, [is_users for _, is_users in pairs])

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import Event, EventInbox, Pending, PendingReader
 from schemas.search import PendingState

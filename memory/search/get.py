@@ -15,7 +15,7 @@ from memory.index.fingerprint import redaction_of
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, redaction_facts, redactor_for
 from memory.search.scope import resolve_for, session_of
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey
 from schemas.errors import Permanent, RecalldError, Transient
 from schemas.search import GetAnswer, GetRequest

@@ -36,8 +36,7 @@ from memory.status.agent import agent_status
 from memory.status.condition_texts import text_of
 from memory.status.index import StatusSources
 from memory.store.errors import StoreCorrupt
-from memory.store.reader import Vector
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader, Vector
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, RecalldError, UserError

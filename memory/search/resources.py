@@ -12,7 +12,7 @@ from memory.index.provider import provider_for_queries, provider_of
 from memory.index.readers import OpenIndexes
 from memory.search.answers import AnswerCache
 from memory.search.query_vectors import QueryVectors
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from memory.store.sqlite.vectors import VectorShelf
 from schemas.conditions import Condition, ConditionCode
 from schemas.settings import AgentSettings, Settings

@@ -14,8 +14,7 @@ from memory.search.ranking.query import sought
 from memory.search.ranking.ranker import Copies, Ranked, SearchParameters, ranked, with_falling_scores
 from memory.status.condition_texts import text_of
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
-from memory.store.reader import ChunkFilter, ChunkRow, Hit, Vector
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import ChunkFilter, ChunkRow, Hit, StoreReader, Vector
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 

@@ -32,7 +32,7 @@ from memory.documents.roots import LONG_TERM_NAMES, archived_path, is_personal
 from memory.documents.session_kinds import place_of, split_key
 from memory.index.readers import SharedReader
 from memory.store.dead_letters import FORGOTTEN
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError
 

@@ -19,7 +19,7 @@ from memory.documents.titles import Title
 from memory.service.agents import ServedAgent, ServedAgents
 from memory.status.agent import endpoint_conditions, in_words, queue_state
 from memory.status.vectors import no_vectors
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError

@@ -11,8 +11,7 @@ from memory.documents.comparison import Comparison, compare
 from memory.documents.scan import KnownFiles
 from memory.index.generations import Generations, begun_at
 from memory.store.errors import CheckUnfinished
-from memory.store.reader import Flaw, IndexedFile
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import Flaw, IndexedFile, StoreReader
 from memory.transcripts.folding import UnknownLines
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError

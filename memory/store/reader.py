@@ -1,18 +1,22 @@
-"""Values that the reader of a generation returns (`memory.store.sqlite.reader`)."""
+"""Contract of every store for readers of a generation, and the values that they return."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
+from schemas.lazy_module import LazyModule
+from schemas.status import DeadLetter, IndexCounts
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+else:
+    np = LazyModule("numpy")
 
 #: One embedding: float32, shape (dimensions,), unit length.
 Vector: TypeAlias = "npt.NDArray[np.float32]"
@@ -158,8 +162,191 @@ class SentenceSigns:
     signs: npt.NDArray[np.uint8]
     is_users: npt.NDArray[np.bool_]
 
+    @classmethod
+    def of(cls, vectors: npt.NDArray[np.float32], is_users: Sequence[bool]) -> SentenceSigns:
+        """Pack the vectors of sentences."""
+        return cls(np.packbits(vectors > 0, axis=1), np.array(is_users, dtype=np.bool_))
+
 
 class Flaw(str):
     """Sentence about a fault of a store. `rows` counts orphaned rows, and rows that lack their counterpart."""
 
     rows = 0
+
+
+class StoreReader(Protocol):
+    """Read access to one generation of an agent's index, for several threads. Reads committed transactions only.
+
+    It works during writes, and never waits for them.
+
+    Raises, from every method:
+        StoreUnreadable: the store cannot be read.
+        StoreCorrupt: its contents are damaged.
+    """
+
+    @property
+    def name(self) -> str:
+        """Return the generation's name."""
+
+    @property
+    def vector_reason(self) -> str | None:
+        """Return the reason why vectors are neither searched nor stored; None if they are. Chunks stay pending."""
+
+    @property
+    def text_reason(self) -> str | None:
+        """Return the reason why this process can neither search nor write keywords, None if it can."""
+
+    def meta(self, name: str) -> str | None:
+        """Return one of the facts by its name, None without it. "fingerprint" and "dimensions" are among them."""
+
+    def revision(self, key: DocumentKey) -> int:
+        """Return the document's revision, to be read before the source and handed back with the commit.
+
+        The revision of a known document is positive and grows with each of its commits. For an unknown document it is
+        minus the number of all deletions (0 or less): a document that was added and deleted in between is noticed, too.
+        """
+
+    def file(self, key: DocumentKey) -> IndexedFile | None:
+        """Return the facts about one document's source, None if it is unknown."""
+
+    def changes(
+        self,
+        source: str | None = None,
+        *,
+        under: str = "",
+        since: float = 0.0,
+        until: float = math.inf,
+        limit: int = -1,
+    ) -> list[tuple[DocumentKey, float]]:
+        """Return documents and the Unix times of their last changes, newest first: of a source, below a folder."""
+
+    def beginnings(self, keys: Collection[DocumentKey]) -> list[tuple[IndexedFile, str]]:
+        """Return those of these documents that the index has, with the beginnings of their texts."""
+
+    def files(self) -> Iterator[IndexedFile]:
+        """Yield all documents, page by page, in any order.
+
+        A document that exists all the while comes at least once, in its state at the time its page is read.
+        """
+
+    def chunks_by_path(self, source: str) -> dict[str, int]:
+        """Return the number of chunks of every document of a source, by path."""
+
+    def transcript(self, key: DocumentKey) -> TranscriptPosition | None:
+        """Return the position of a transcript, None for another or an unknown document."""
+
+    def chunks_of(self, key: DocumentKey, *, first: int = 0) -> list[StoredChunk]:
+        """Return the document's chunks by ordinal from the `first` one on, then the stale ones by former ordinals."""
+
+    def named(self, folder: str, name: str) -> list[DocumentKey]:
+        """Return the documents of a file name as it is and with any ending, at most `MOST_NAMED` of each, newest first.
+
+        ASCII letters match in any case. `folder` is the end of the document's folders, with a slash at both ends. The
+        name of a Codex rollout is the part after its time.
+        """
+
+    def begun_by(self, text_hash: str) -> list[DocumentKey]:
+        """Return the transcripts whose first chunk has this text hash, at most `MOST_BEGUN` of them."""
+
+    def times_of(self, ids: Sequence[int]) -> dict[int, float]:
+        """Return the Unix times of the messages in chunks, without chunks of notes and chunks without a time."""
+
+    def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        """Return chunks by id, without the ids that are gone."""
+
+    def texts_holding(
+        self, words: Sequence[str], keys: Collection[DocumentKey]
+    ) -> list[tuple[DocumentKey, int, str | None]]:
+        """Return each of these documents, its inode, and the text of a chunk that holds one of the words.
+
+        A document comes once for each such chunk, and with None if it has none. The inode of a forgotten one is 0.
+        """
+
+    def pending_hashes(self, limit: int | None = None, *, among: Collection[str] | None = None) -> dict[int, str]:
+        """Return the text hash of every chunk that waits for a vector, by chunk id, oldest first. Reads no text.
+
+        `limit` is the largest number of chunks, and `among` has the text hashes that count.
+        """
+
+    def refused_chunks(self, key: DocumentKey) -> list[StoredChunk]:
+        """Return the document's refused chunks, in the order of `chunks_of`."""
+
+    def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
+        """Return the stored vectors of these texts."""
+
+    def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
+        """Return vectors by chunk id, without chunks that have none."""
+
+    def search_vectors(self, vector: Vector, k: int, within: ChunkFilter | None = None) -> list[Hit]:
+        """Return the k nearest chunks by cosine, best first; none if the index holds no vectors.
+
+        Raises:
+            VectorSearchUnavailable: the index holds vectors that cannot be searched.
+        """
+
+    def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
+        """Return the cosine of these chunks, without chunks that have no vector."""
+
+    def search_text(self, query: str, k: int, within: ChunkFilter | None = None) -> list[Hit]:
+        """Return the k best chunks by BM25 for any of the query's terms, best first.
+
+        `query` is plain text of a user: it is segmented and quoted here, never read as operators.
+
+        Raises:
+            KeywordsUnavailable: see `text_reason`.
+        """
+
+    def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
+        """Return the BM25 of these chunks for the query, without chunks that hold none of its terms."""
+
+    def user_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
+        """Return the BM25 of the users' words in these chunks of transcripts, without chunks whose users use no term.
+
+        It is empty until a writer has added the words to an index of an older version.
+        """
+
+    def sentence_signs(self, ids: Sequence[int]) -> dict[int, SentenceSigns]:
+        """Return the sentences of these chunks, without chunks that have none (yet)."""
+
+    def lacking_sentences(self, limit: int) -> dict[int, str]:
+        """Return the text hash of each chunk whose sentences are to be embedded, by chunk id, newest first."""
+
+    def lacks_users_words(self) -> bool:
+        """Return True if an older version left out the users' words of some chunks."""
+
+    def sentence_counts(self) -> tuple[int, int]:
+        """Return the numbers of chunks whose sentences are embedded, and of those whose sentences should be."""
+
+    def all_sentences(self) -> Iterator[dict[str, SentenceSigns]]:
+        """Yield the sentences of all texts by text hash, page by page."""
+
+    def term_counts(self, query: str) -> TermCounts:
+        """Return the number of chunks that hold each of the query's terms, in all sources."""
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Return the documents that could not be indexed, or only in part, newest first."""
+
+    def counts(self) -> IndexCounts:
+        """Return row counts and sizes."""
+
+    def vectors_pending(self) -> int:
+        """Return the number of chunks that wait for a vector. Cheaper than `counts`."""
+
+    def unread_scripts(self) -> dict[str, int]:
+        """Return the scripts that the model does not read, and how many documents have chunks in each, most first."""
+
+    def unread_among(self, ids: Sequence[int]) -> set[int]:
+        """Return the chunks among some that the model does not read."""
+
+    def change_token(self) -> object:
+        """Return a value that differs after any commit of any process. Cheap."""
+
+    def check(self) -> list[Flaw]:
+        """Check the consistency of the store; return one sentence per finding.
+
+        Every chunk has its keywords, exactly the ready ones have a vector, every chunk and every position has its
+        document, only transcripts have stale chunks, and the database's own check passes.
+        """
+
+    def close(self) -> None:
+        """Release all resources; calls in other threads finish first."""

@@ -19,9 +19,8 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.status.condition_texts import counted, since
 from memory.store.dead_letters import EMBEDDING_REFUSED
-from memory.store.reader import IndexedFile, StoredChunk
-from memory.store.sqlite.reader import StoreReader
-from memory.store.sqlite.writer import Store
+from memory.store.reader import IndexedFile, StoredChunk, StoreReader
+from memory.store.writer import Store
 from memory.transcripts.folding import readable
 from producers.spool import write_event
 from recalld import logs

@@ -16,7 +16,7 @@ from memory.status.agent import no_documents
 from memory.status.condition_texts import counted, text_of
 from memory.status.vectors import no_vectors
 from memory.store.errors import OtherFormat
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from recalld.invocation import to_type
 from recalld.runs.status import dollars, spent_text
 from recalld.terminal_text import fields, printable_name

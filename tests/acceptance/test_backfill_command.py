@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from tests.daemon import REPOSITORY, Daemon, clean_environment
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import FORMATS, message_line, transcript

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from memory.store.sqlite.writer import Store
+from memory.store.writer import Store
 from recalld.client import Client
 from schemas.documents import DocumentKey
 from schemas.ports import Pending

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memory.store.sqlite.writer import Store
+from memory.store.writer import Store
 from schemas.documents import DocumentKey
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import Settings

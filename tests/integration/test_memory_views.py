@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.store.sqlite.writer import Store
+from memory.store.writer import Store
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import Settings
 from tests.serving import running

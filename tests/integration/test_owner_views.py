@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory.service.overview import MAX_DEAD_LETTERS
-from memory.store.sqlite.writer import Store
+from memory.store.writer import Store
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.ports import Pending

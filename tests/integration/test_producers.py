@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from producers import run as producing
 from producers.hook_events import Hook
 from producers.reconciler import Indexes

@@ -18,7 +18,7 @@ from memory.embedding.selection import choose_provider
 from memory.index.fingerprint import Fingerprint
 from memory.service.run import serve
 from memory.store.errors import CheckUnfinished
-from memory.store.sqlite.reader import StoreReader
+from memory.store.sqlite.reader import SqliteReader
 from schemas.conditions import ConditionCode
 from schemas.errors import UserError
 from schemas.ports import Pending
@@ -306,14 +306,14 @@ def test_however_many_ask_for_a_deep_status_one_is_made_at_a_time_and_searches_g
 ):
     running_now, most, go_on = [0], [0], threading.Event()
 
-    def slow(_reader: StoreReader) -> list[str]:
+    def slow(_reader: SqliteReader) -> list[str]:
         running_now[0] += 1
         most[0] = max(most[0], running_now[0])
         go_on.wait(60)
         running_now[0] -= 1
         return []
 
-    monkeypatch.setattr(StoreReader, "check", slow)
+    monkeypatch.setattr(SqliteReader, "check", slow)
     with ThreadPoolExecutor(60) as askers:
         asked = [
             askers.submit(httpx.get, f"{service.base_url}/v1/status", params={"deep": True}, timeout=60)
@@ -331,10 +331,10 @@ def test_however_many_ask_for_a_deep_status_one_is_made_at_a_time_and_searches_g
 def test_an_index_too_large_to_be_checked_in_time_is_said_and_is_no_damage(
     service: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ):
-    def unfinished(_reader: StoreReader) -> list[str]:
+    def unfinished(_reader: SqliteReader) -> list[str]:
         raise CheckUnfinished("the index was not looked at whole: that takes longer than 120 s")
 
-    monkeypatch.setattr(StoreReader, "check", unfinished)
+    monkeypatch.setattr(SqliteReader, "check", unfinished)
     status = service.get("/v1/status", params={"deep": True}).json()["agents"][0]
     assert (status["ok"], status.get("integrity")) == (True, None)
     assert "120 s" in status["notes"][-1]

@@ -24,8 +24,7 @@ from memory.chunking.curated import CURATED_FILES
 from memory.chunking.folding import fold
 from memory.search.ranking.coverage import FORM, weighted_terms
 from memory.search.ranking.order import Scored, age_in_days, tokens
-from memory.store.reader import SentenceSigns, TermCounts
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import SentenceSigns, StoreReader, TermCounts
 from memory.transcripts.packing import packed_sentences
 from schemas.lazy_module import LazyModule
 

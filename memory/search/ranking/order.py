@@ -25,8 +25,7 @@ from memory.chunking.dates import note_date
 from memory.chunking.segmenting import index_text
 from memory.chunking.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, ENGLISH_STOP_WORDS
 from memory.search.ranking.fusion import Fused
-from memory.store.reader import ChunkRow, Vector
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import ChunkRow, StoreReader, Vector
 from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.query import sought
 from memory.search.ranking.reranker import Reranker
 from memory.search.ranking.times import DATED, recent_first, times_in
-from memory.store.reader import ChunkRow, Span, TermCounts, Vector
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import ChunkRow, Span, StoreReader, TermCounts, Vector
 from schemas.documents import MEMORY_SOURCE, DocumentKey
 
 if TYPE_CHECKING:

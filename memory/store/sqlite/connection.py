@@ -141,7 +141,7 @@ MAX_IDLE_CONNECTIONS = 2
 class ReadConnections:
     """Pool of connections, each lent to one thread at a time. It opens the first one at once, to raise errors early.
 
-    `text_reason` is the reason why there are no keywords. `any_format`: see `StoreReader`.
+    `text_reason` is the reason why there are no keywords. `any_format`: see `SqliteReader`.
 
     Raises:
         StoreUnreadable, StoreCorrupt: from the constructor, and from `borrow` after the file has changed.

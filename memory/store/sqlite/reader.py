@@ -24,6 +24,7 @@ from memory.store.reader import (
     IndexedFile,
     SentenceSigns,
     StoredChunk,
+    StoreReader,
     TermCounts,
     TranscriptPosition,
     Vector,
@@ -179,10 +180,10 @@ SELECT refusal, count(DISTINCT file_id) FROM chunks WHERE vector_state = 'unread
 SELECT_UNREAD = "SELECT id FROM chunks WHERE vector_state = 'unread' AND id IN (SELECT value FROM json_each(?))"
 
 
-class StoreReader:
-    """Read access to one generation, for several threads. Reads committed transactions only.
+class SqliteReader(StoreReader):
+    """Read access to one file, also in a folder that this user cannot write.
 
-    It works in a folder that this user cannot write, and during writes. With a `shelf`, the vectors of a frequently
+    With a `shelf`, the vectors of a frequently
     searched index are held in memory. `any_format` is for taking over the contents of an index of another format.
 
     Raises:
@@ -203,35 +204,25 @@ class StoreReader:
 
     @property
     def name(self) -> str:
-        """Return the generation's file name, as in the pointers."""
         return self._path.name
 
     @property
     def vector_reason(self) -> str | None:
-        """Return the reason why vectors are neither searched nor stored; None if they are. Chunks stay pending."""
         return None if self._options.vector_enabled else "vectors are switched off (store.vector.enabled)"
 
     @property
     def text_reason(self) -> str | None:
-        """Return the reason why this process can neither search nor write keywords, None if it can."""
         return self._readers.text_reason
 
     def meta(self, name: str) -> str | None:
-        """Return one entry of the `meta` table, None without it. "fingerprint" and "dimensions" are read with it."""
         with self._readers.borrow() as connection:
             return meta_value(connection, name)
 
     def revision(self, key: DocumentKey) -> int:
-        """Return the document's revision, to be read before the source and handed back with the commit.
-
-        The revision of a known document is positive and grows with each of its commits. For an unknown document it is
-        minus the number of all deletions (0 or less): a document that was added and deleted in between is noticed, too.
-        """
         with self._readers.borrow() as connection:
             return current_revision(connection, key)
 
     def file(self, key: DocumentKey) -> IndexedFile | None:
-        """Return the facts about one document's source, None if it is unknown."""
         with self._readers.borrow() as connection:
             row = fetch_one(connection, SELECT_FILE, name_of(key))
         return indexed_file(row) if row else None
@@ -245,20 +236,14 @@ class StoreReader:
         until: float = math.inf,
         limit: int = -1,
     ) -> list[tuple[DocumentKey, float]]:
-        """Return documents and the Unix times of their last changes, newest first: of a source, below a folder."""
         rows = self._fetch(SELECT_CHANGES, source, under, since, min(until, 1e12), limit)
         return [(DocumentKey(*row[:2]), row[2]) for row in rows]
 
     def beginnings(self, keys: Collection[DocumentKey]) -> list[tuple[IndexedFile, str]]:
-        """Return those of these documents that the index has, with the beginnings of their texts."""
         rows = self._fetch(SELECT_BEGINNINGS, json.dumps([name_of(key) for key in keys]))
         return [(indexed_file(row[:-1]), row[-1] or "") for row in rows]
 
     def files(self) -> Iterator[IndexedFile]:
-        """Yield all documents, page by page, in any order.
-
-        A document that exists all the while comes at least once, in its state at the time its page is read.
-        """
         # Each page is fetched at once: a half-read statement would hold its snapshot and the write-ahead log.
         last = 0
         while True:
@@ -270,67 +255,46 @@ class StoreReader:
             last = rows[-1][0]
 
     def chunks_by_path(self, source: str) -> dict[str, int]:
-        """Return the number of chunks of every document of a source, by path."""
         return dict(self._fetch(SELECT_CHUNKS_BY_PATH, source))
 
     def transcript(self, key: DocumentKey) -> TranscriptPosition | None:
-        """Return the position of a transcript, None for another or an unknown document."""
         with self._readers.borrow() as connection:
             return position_of(connection, key)
 
     def chunks_of(self, key: DocumentKey, *, first: int = 0) -> list[StoredChunk]:
-        """Return the document's chunks by ordinal from the `first` one on, then the stale ones by former ordinals."""
         chunks = map(stored_chunk, self._fetch(SELECT_CHUNKS_OF, *name_of(key), first))
         return sorted(chunks, key=lambda chunk: (chunk.ordinal < 0, abs(chunk.ordinal), chunk.id))
 
     def named(self, folder: str, name: str) -> list[DocumentKey]:
-        """Return the documents of a file name as it is and with any ending, at most `MOST_NAMED` of each, newest first.
-
-        ASCII letters match in any case. `folder` is the end of the document's folders, with a slash at both ends. The
-        name of a Codex rollout is the part after its time.
-        """
         return [DocumentKey(*row) for row in self._fetch(SELECT_NAMED, folder, name)]
 
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
-        """Return the transcripts whose first chunk has this text hash, at most `MOST_BEGUN` of them."""
         return [DocumentKey(*row) for row in self._fetch(SELECT_BEGUN_BY, text_hash, SESSIONS_SOURCE, MOST_BEGUN)]
 
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:
-        """Return the Unix times of the messages in chunks, without chunks of notes and chunks without a time."""
         return dict(self._fetch(SELECT_TIMES, as_json(ids)))
 
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
-        """Return chunks by id, without the ids that are gone."""
         return {row[0]: chunk_row(row) for row in self._fetch(SELECT_CHUNK_ROWS, as_json(ids))}
 
     def texts_holding(
         self, words: Sequence[str], keys: Collection[DocumentKey]
     ) -> list[tuple[DocumentKey, int, str | None]]:
-        """Return each of these documents, its inode, and the text of a chunk that holds one of the words.
-
-        A document comes once for each such chunk, and with None if it has none. The inode of a forgotten one is 0.
-        """
         rows = self._fetch(SELECT_TEXTS_HOLDING, json.dumps([name_of(key) for key in keys]), json.dumps(words))
         return [(DocumentKey(*row[:2]), row[2] % 2**64, row[3]) for row in rows]
 
     def pending_hashes(self, limit: int | None = None, *, among: Collection[str] | None = None) -> dict[int, str]:
-        """Return the text hash of every chunk that waits for a vector, by chunk id, oldest first. Reads no text.
-
-        `limit` is the largest number of chunks, and `among` has the text hashes that count.
-        """
         if among is None:
             return dict(self._fetch(SELECT_PENDING_HASHES, -1 if limit is None else limit))
         pending = self._fetch(SELECT_PENDING_HASHES, -1) if among else []
         return dict(islice((row for row in pending if row[1] in among), limit))
 
     def refused_chunks(self, key: DocumentKey) -> list[StoredChunk]:
-        """Return the document's refused chunks, in the order of `chunks_of`."""
         with self._readers.borrow() as connection:
             row = fetch_one(connection, SELECT_FILE_ID, name_of(key))
             return refused_of(connection, row[0]) if row is not None else []
 
     def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
-        """Return the stored vectors of these texts."""
         with self._readers.borrow() as connection:
             dimensions = self._dimensions(connection)
             if dimensions is None:
@@ -341,24 +305,17 @@ class StoreReader:
         return {hashes[chunk_id]: vector for chunk_id, vector in vectors_by_id.items()}
 
     def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
-        """Return vectors by chunk id, without chunks that have none."""
         with self._readers.borrow() as connection:
             dimensions = self._dimensions(connection)
             return vectors.vectors_of(connection, ids, dimensions) if dimensions is not None else {}
 
     def search_vectors(self, vector: Vector, k: int, within: ChunkFilter | None = None) -> list[Hit]:
-        """Return the k nearest chunks by cosine, best first; none if the index holds no vectors.
-
-        Raises:
-            VectorSearchUnavailable: the index holds vectors that cannot be searched.
-        """
         with self._readers.borrow() as connection:
             if self._searchable_dimensions(connection, vector) is None or k < 1:
                 return []
             return vectors.nearest(connection, vector, k, within, self._resident)
 
     def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
-        """Return the cosine of these chunks, without chunks that have no vector."""
         with self._readers.borrow() as connection:
             dimensions = self._searchable_dimensions(connection, vector)
             if dimensions is None or not ids:
@@ -367,13 +324,6 @@ class StoreReader:
         return {chunk_id: float(chunk_vector @ vector) for chunk_id, chunk_vector in vectors_by_id.items()}
 
     def search_text(self, query: str, k: int, within: ChunkFilter | None = None) -> list[Hit]:
-        """Return the k best chunks by BM25 for any of the query's terms, best first.
-
-        `query` is plain text of a user: it is segmented and quoted here, never read as operators.
-
-        Raises:
-            KeywordsUnavailable: see `text_reason`.
-        """
         terms = tuple(match_terms(query).values())
         if not terms or k < 1:
             return []
@@ -381,7 +331,6 @@ class StoreReader:
             return keywords.best_texts(connection, terms, k, self._frequencies, within)
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
-        """Return the BM25 of these chunks for the query, without chunks that hold none of its terms."""
         terms = tuple(match_terms(query).values())
         if not terms or not ids:
             return {}
@@ -389,57 +338,45 @@ class StoreReader:
             return keywords.scores(connection, terms, ids, "chunks_fts")
 
     def user_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
-        """Return the BM25 of the users' words in these chunks of transcripts, without chunks whose users use no term.
-
-        It is empty until a writer has added the words to an index of an older version.
-        """
         terms = tuple(match_terms(query).values())
         with self._readers.borrow() as connection:
             is_whole = has_sentences(connection) and meta_value(connection, USERS_WORDS_DUE) is None
             return keywords.scores(connection, terms, ids, "chunks_said") if terms and ids and is_whole else {}
 
     def sentence_signs(self, ids: Sequence[int]) -> dict[int, SentenceSigns]:
-        """Return the sentences of these chunks, without chunks that have none (yet)."""
         with self._readers.borrow() as connection:
             rows = fetch(connection, SELECT_SENTENCES, (as_json(ids),)) if has_sentences(connection) else []
         return {chunk_id: stored_signs(users, signs) for chunk_id, users, signs in rows}
 
     def lacking_sentences(self, limit: int) -> dict[int, str]:
-        """Return the text hash of each chunk whose sentences are to be embedded, by chunk id, newest first."""
         return dict(self._fetch(SELECT_LACKING, limit))
 
     def lacks_users_words(self) -> bool:
-        """Return True if an older version left out the users' words of some chunks."""
         with self._readers.borrow() as connection:
             return not has_sentences(connection) or meta_value(connection, USERS_WORDS_DUE) is not None
 
     def sentence_counts(self) -> tuple[int, int]:
-        """Return the numbers of chunks whose sentences are embedded, and of those whose sentences should be."""
         newest = min(self.counts().vectors_ready, MOST_WITH_SENTENCES)
         with self._readers.borrow() as connection:
             lacking = fetch(connection, COUNT_LACKING)[0][0] if has_sentences(connection) else newest
         return max(0, newest - lacking), newest
 
     def all_sentences(self) -> Iterator[dict[str, SentenceSigns]]:
-        """Yield the sentences of all texts by text hash, page by page."""
         last = 0
         while rows := self._fetch(SELECT_SENTENCES_AFTER, last):
             yield {text_hash: stored_signs(users, signs) for _, text_hash, users, signs in rows}
             last = rows[-1][0]
 
     def term_counts(self, query: str) -> TermCounts:
-        """Return the number of chunks that hold each of the query's terms, in all sources."""
         terms = match_terms(query)
         with self._readers.borrow() as connection:
             chunk_counts = self._frequencies.of(connection, list(terms.values()))
             return TermCounts(self._frequencies.chunks(connection), dict(zip(terms, chunk_counts, strict=True)))
 
     def dead_letters(self) -> list[DeadLetter]:
-        """Return the documents that could not be indexed, or only in part, newest first."""
         return [dead_letter(row) for row in self._fetch(SELECT_DEAD_LETTERS)]
 
     def counts(self) -> IndexCounts:
-        """Return row counts and sizes."""
         [(files, chunks, pending, refused, unread, last, ever, erased, since)] = self._fetch(SELECT_COUNTS)
         return IndexCounts(
             files=files,
@@ -454,32 +391,22 @@ class StoreReader:
         )
 
     def vectors_pending(self) -> int:
-        """Return the number of chunks that wait for a vector. Cheaper than `counts`."""
         return int(self._fetch(COUNT_PENDING)[0][0])
 
     def unread_scripts(self) -> dict[str, int]:
-        """Return the scripts that the model does not read, and how many documents have chunks in each, most first."""
         return dict(self._fetch(COUNT_UNREAD))
 
     def unread_among(self, ids: Sequence[int]) -> set[int]:
-        """Return the chunks among some that the model does not read."""
         return {row[0] for row in self._fetch(SELECT_UNREAD, as_json(ids))}
 
     def change_token(self) -> object:
-        """Return a value that differs after any commit of any process. Cheap."""
         return self._path.name, self.meta("transactions")
 
     def check(self) -> list[Flaw]:
-        """Check the consistency of the store; return one sentence per finding.
-
-        chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones'. Every chunk and every position has
-        its file, only transcripts have stale chunks, and the database's own integrity check passes.
-        """
         with self._readers.borrow() as connection:
             return findings(connection)
 
     def close(self) -> None:
-        """Release all resources; calls in other threads finish first."""
         self._readers.close()
         if self._resident is not None:
             self._resident.close()

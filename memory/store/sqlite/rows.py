@@ -29,7 +29,6 @@ from schemas.status import DeadLetter
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
 else:
     np = LazyModule("numpy")
 
@@ -152,11 +151,6 @@ def schema_number(connection: apsw.Connection) -> int:
 def has_sentences(connection: apsw.Connection) -> bool:
     """Return True if the index has the tables of users' words and sentences: no writer may have migrated it yet."""
     return schema_number(connection) > FIRST_SCHEMA_NUMBER
-
-
-def signs_of(vectors: npt.NDArray[np.float32], is_users: Sequence[bool]) -> SentenceSigns:
-    """Pack the vectors of sentences."""
-    return SentenceSigns(np.packbits(vectors > 0, axis=1), np.array(is_users, dtype=np.bool_))
 
 
 def stored_signs(users: bytes, signs: bytes) -> SentenceSigns:

@@ -243,10 +243,6 @@ class WriteTransaction:
         self._settled.setdefault(change.key, False)
 
     def rename(self, old: DocumentKey, new: DocumentKey) -> bool:
-        """Move all rows of a document, including its dead letter, to another key; return True if they moved.
-
-        Its revision changes, and `old` counts as deleted. Nothing happens if `old` is unknown or `new` is known.
-        """
         file_ids = [fetch_one(self._connection, SELECT_FILE_ID, name_of(key)) for key in (old, new)]
         if file_ids[0] is None or file_ids[1] is not None:
             return False
@@ -258,11 +254,6 @@ class WriteTransaction:
         return True
 
     def join_vectors(self, vectors: Mapping[int, tuple[str, VectorOutcome]]) -> int:
-        """Give chunks their vectors: chunk id -> (text hash, outcome).
-
-        Skips chunks that are gone, have another text hash or are no longer pending. A refusal enters the document's
-        dead letter, unless the letter says that the document could not be read. Returns the number of chunks changed.
-        """
         pending = fetch(self._connection, SELECT_PENDING_HASHES, (as_json(vectors),))
         states: list[tuple[str, str | None, int]] = []
         rows: list[tuple[int, Vector]] = []
@@ -289,7 +280,6 @@ class WriteTransaction:
         return len(states)
 
     def add_users_words(self) -> bool:
-        """Add the users' words that an older version left out, of the newest chunks; return False if none are left."""
         due = meta_value(self._connection, USERS_WORDS_DUE)
         rows = fetch(self._connection, SELECT_CHUNKS_DUE, (int(due), MOST_ADDED)) if due is not None else []
         self._insert_users_words((chunk_id, text) for chunk_id, text in reversed(rows))
@@ -301,7 +291,6 @@ class WriteTransaction:
         return bool(rows)
 
     def add_sentences(self, sentences: Mapping[str, SentenceSigns]) -> None:
-        """Add sentences by text hash, without texts that have some or that no chunk holds."""
         rows = ((text_hash, of.is_users.tobytes(), of.signs.tobytes()) for text_hash, of in sentences.items())
         self._connection.executemany(INSERT_SENTENCES, rows)
         self.changed = self.changed or bool(sentences)
@@ -318,12 +307,6 @@ class WriteTransaction:
         self._connection.execute(UPSERT_DEAD_LETTER, values)
 
     def retry(self, key: DocumentKey) -> int:
-        """Release a document for another attempt: refused chunks become pending, and its dead letter is removed.
-
-        The stat of an unreadable document is forgotten, so that the next job reads it even if the file is unchanged. If
-        it fails again, the new letter continues the attempts and the first time of the old one. Returns the number of
-        released chunks.
-        """
         letter = self._letter(key)
         released = 0
         if (row := fetch_one(self._connection, SELECT_FILE_ID, name_of(key))) is not None:
@@ -338,7 +321,6 @@ class WriteTransaction:
         return released
 
     def drop_letter(self, key: DocumentKey) -> bool:
-        """Remove a document's dead letter, leaving its refused chunks as they are; return True if there was one."""
         dropped = fetch_one(self._connection, DELETE_DEAD_LETTER, name_of(key))
         self.changed = self.changed or dropped is not None
         return dropped is not None and bool(dropped[0])
@@ -366,7 +348,6 @@ class WriteTransaction:
             self._connection.execute(REPLACE_DEAD_LETTER, (*name_of(key), *values))
 
     def set_meta(self, values: Mapping[str, str]) -> None:
-        """Set entries of the `meta` table."""
         self._connection.executemany(SET_META, list(values.items()))
         self.changed = self.changed or bool(values)
 

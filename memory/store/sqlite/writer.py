@@ -32,13 +32,12 @@ from memory.store.sqlite.maintenance import (
     merge_keywords,
     note_erased,
 )
-from memory.store.sqlite.reader import StoreReader
+from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.rows import schema_number
 from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, MIGRATIONS, PAGE_SIZE, SET_META
 from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
 from memory.store.sqlite_file import bytes_of, opened
-from memory.store.writer import DocumentChange, DocumentDelete, DocumentFailure, DocumentWrite, Maintained, WriteOutcome
-from schemas.documents import DocumentKey
+from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, Maintained, Store, WriteOutcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,26 +65,20 @@ WAL_RESTART_SECONDS = 1.0
 WAL_WORTH_CUTTING_BYTES = 1_048_576
 
 
-def _committed(step: Callable[Concatenate[WriteTransaction, P], T]) -> Callable[Concatenate[Store, P], T]:
+def _committed(step: Callable[Concatenate[WriteTransaction, P], T]) -> Callable[Concatenate[SqliteStore, P], T]:
     """Return the method of a store that carries out this step in a transaction of its own."""
 
-    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def method(store: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with store.transaction() as transaction:
             return step(transaction, *args, **kwargs)
 
     return method
 
 
-class Store(StoreReader):
-    """Read and write access to one generation. The file must exist; `create_generation` makes one.
+class SqliteStore(SqliteReader, Store):
+    """Read and write access to one file, which must exist; `create_generation` makes one.
 
-    Reads use their own connections and see committed data. Several threads and processes may write; commits are
-    serialised.
-
-    Raises, from the constructor and from every writing method, which then has written nothing:
-        StoreUnreadable, OtherFormat, StoreBusy
-        StoreFull: the disk is full.
-        StoreCorrupt: the file is damaged.
+    Reads use their own connections. The constructor raises like `SqliteReader` and the writing methods.
     """
 
     def __init__(self, path: Path, options: StoreOptions) -> None:
@@ -103,20 +96,6 @@ class Store(StoreReader):
             raise
 
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
-        """Apply all changes in their order, in as few transactions as the limit of chunks in each allows.
-
-        As a rule, a document is written in one transaction. A document with more changed chunks than that takes
-        several. Until the last one it holds chunks of both versions and counts as changed. Each transaction leaves a
-        sound index; after a crash, the next reading of the file completes the change.
-
-        A change that expects another revision or position is left out and reported as a conflict; others are committed.
-
-        A committed document's dead letter is removed. A document with refused chunks, new or kept, gets one about them
-        (`memory.store.dead_letters`), unless all of them are old and the user dropped the letter.
-
-        Raises:
-            KeywordsUnavailable: there is no keyword index, which every chunk has to be in (`text_reason`).
-        """
         writes_chunks = any(isinstance(change, DocumentWrite | DocumentDelete) for change in changes)
         if self.text_reason is not None and writes_chunks:
             raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
@@ -164,16 +143,7 @@ class Store(StoreReader):
     drop_dead_letter = _committed(WriteTransaction.drop_letter)
     set_meta = _committed(WriteTransaction.set_meta)
 
-    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
-        """Record that a document could not be indexed."""
-        self.write([DocumentFailure(key, reason, error_class, attempts)])
-
     def maintain(self, *, go_on: Callable[[], bool], now: float) -> Maintained:
-        """Clear up after writing where it is worth it, in short transactions, as long as `go_on` returns True.
-
-        Words of chunks that were deleted a while before `now` (Unix time) are overwritten. Search results do not
-        change.
-        """
         vectors = keywords = deleted = 0
         while go_on() and self.text_reason is None and self.add_users_words():
             pass

@@ -11,7 +11,7 @@ import pytest
 from memory.documents.agent_files import AgentFiles
 from memory.documents.note_folders import KEPT_SECONDS, read_record
 from memory.store.errors import OtherFormat, StoreCorrupt
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from producers.reconciler import (
     COMPARISON_RETRY_SECONDS,
     LIVE_DOCUMENTS,

@@ -14,7 +14,7 @@ from memory.chunking.chunker import estimate_tokens
 from memory.context.agent_context import AgentContext
 from memory.context.injection import InjectedSessions
 from memory.search.searchable import SearchableMemory
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from tests.indexing import World

@@ -13,7 +13,7 @@ from memory.documents.imports import ImportedFolder
 from memory.documents.roots import Root
 from memory.documents.scan import Scan, ScanProblems
 from memory.documents.sources import Documents, DocumentSource, Entering
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.settings import AgentSettings
 

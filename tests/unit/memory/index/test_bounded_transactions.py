@@ -19,7 +19,7 @@ from memory.index.vector_fill import fill_vectors
 from memory.store.options import StoreOptions
 from memory.store.sqlite import transaction as sqlite_transaction
 from memory.store.sqlite.transaction import WriteTransaction
-from memory.store.sqlite.writer import Store
+from memory.store.sqlite.writer import SqliteStore
 from schemas.documents import DocumentKey, Lane
 from tests import indexing
 
@@ -106,9 +106,9 @@ class Watch:
 
     def __init__(self) -> None:
         self.changed: list[Counter[str]] = []
-        self.at_commit: Callable[[Store], None] = lambda _store: None
+        self.at_commit: Callable[[SqliteStore], None] = lambda _store: None
 
-    def attach(self, store: Store) -> None:
+    def attach(self, store: SqliteStore) -> None:
         counter: Counter[str] = Counter()
         rows: set[tuple[int, int]] = set()
 
@@ -133,13 +133,13 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     made = Watch()
-    begin = Store.__init__
+    begin = SqliteStore.__init__
 
-    def watched(store: Store, path: Path, options: StoreOptions) -> None:
+    def watched(store: SqliteStore, path: Path, options: StoreOptions) -> None:
         begin(store, path, options)
         made.attach(store)
 
-    monkeypatch.setattr(Store, "__init__", watched)
+    monkeypatch.setattr(SqliteStore, "__init__", watched)
     return made
 
 
@@ -163,7 +163,7 @@ def test_a_search_waits_for_no_transaction_and_finds_every_document_in_a_version
     index(indexer)
     found: list[list[bool]] = []
 
-    def look(store: Store) -> None:
+    def look(store: SqliteStore) -> None:
         # In the thread that writes, with its transaction open: whoever waited for it would wait for ever.
         found.append([bool(store.search_text(word, 5)) for word in ("old0", "new0", "old89", "new89")])
 

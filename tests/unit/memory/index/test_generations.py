@@ -14,7 +14,7 @@ from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import KEPT_CORRUPT_SECONDS, GenerationWriter
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
-from memory.store.sqlite.reader import StoreReader
+from memory.store.reader import StoreReader
 from schemas.errors import RecalldError
 from tests.storing import document, key, vector
 

@@ -22,8 +22,7 @@ from memory.search.resources import SearchResources
 from memory.search.retrieval import retrieve
 from memory.store.options import StoreOptions
 from memory.store.sqlite.vectors import VectorShelf
-from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentDelete
+from memory.store.writer import DocumentDelete, Store
 from schemas.errors import Transient
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Hybrid, Settings, TemporalDecay

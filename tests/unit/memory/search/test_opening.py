@@ -220,7 +220,7 @@ def test_at_the_deadline_a_search_shows_what_keywords_have_found(opened: Opening
             release.wait(60)
             return {}
 
-        monkeypatch.setattr("memory.store.sqlite.reader.StoreReader.vector_scores", hanging)
+        monkeypatch.setattr("memory.store.sqlite.reader.SqliteReader.vector_scores", hanging)
         answer = runner.run(manager.searched(SearchRequest(query="dentist", wait_ms=0)))
         assert not release.is_set()
         release.set()

@@ -18,7 +18,7 @@ from memory.documents.note_facts import NoteFacts
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import round_rows
 from memory.search.manager import SearchManager
-from memory.store.sqlite.writer import Store
+from memory.store.writer import Store
 from schemas.context import PromptRequest
 from schemas.documents import DocumentKey
 from schemas.search import GetRequest, SearchAnswer, SearchRequest

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from memory.store.options import StoreOptions
-from memory.store.sqlite.writer import Store, create_generation
+from memory.store.sqlite.writer import SqliteStore, create_generation
+from memory.store.writer import Store
 
 
 @pytest.fixture
@@ -24,16 +25,16 @@ def index_path(tmp_path: Path) -> Path:
 WRITING = {"with sqlite-vec": StoreOptions(), "without": StoreOptions(extension_path=Path("/nowhere/vec0.so"))}
 
 
-def _sqlite(folder: Path, *, options: StoreOptions) -> Store:
+def _sqlite(folder: Path, *, options: StoreOptions) -> SqliteStore:
     path = folder / "store.sqlite"
     create_generation(path, StoreOptions(), fingerprint="f", description="{}")
-    return Store(path, options)
+    return SqliteStore(path, options)
 
 
 @pytest.fixture(params=WRITING)
-def sqlite_store(request: pytest.FixtureRequest, index_path: Path) -> Iterator[Store]:
+def sqlite_store(request: pytest.FixtureRequest, index_path: Path) -> Iterator[SqliteStore]:
     """A store of that generation, with sqlite-vec and without."""
-    store = Store(index_path, WRITING[request.param])
+    store = SqliteStore(index_path, WRITING[request.param])
     yield store
     store.close()
 

@@ -11,8 +11,7 @@ import pytest
 
 from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import MOST_NAMED, ChunkFilter, SentenceSigns, Span, VectorState
-from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentDelete, DocumentWrite, MovedChunk, Refusal, WriteOutcome
+from memory.store.writer import DocumentDelete, DocumentWrite, MovedChunk, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 from tests.storing import (
     STAT,

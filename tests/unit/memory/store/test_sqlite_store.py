@@ -16,9 +16,9 @@ from memory.store.errors import OtherFormat, StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.connection import ReadConnections
-from memory.store.sqlite.reader import StoreReader
+from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, MIGRATIONS, SCHEMA_NUMBER
-from memory.store.sqlite.writer import Store, create_generation, migrate
+from memory.store.sqlite.writer import SqliteStore, create_generation, migrate
 from memory.store.writer import DocumentDelete
 from tests.storing import TALK, by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 
@@ -28,7 +28,7 @@ CHECKOUT = Path(__file__).parents[4]
 # Vectors ---------------------------------------------------------------------------------------------
 
 
-def test_the_nearest_are_those_that_sqlite_vec_finds(sqlite_store: Store, index_path: Path) -> None:
+def test_the_nearest_are_those_that_sqlite_vec_finds(sqlite_store: SqliteStore, index_path: Path) -> None:
     filled(sqlite_store)
     for number in range(0, 30, 3):  # holes in the blocks
         gone = key(f"memory/{number}.md")
@@ -37,7 +37,7 @@ def test_the_nearest_are_those_that_sqlite_vec_finds(sqlite_store: Store, index_
     sqlite_store.write(
         [document(filled_again, "a", "b", revision=sqlite_store.revision(filled_again), vectors=[vector(1), vector(2)])]
     )
-    reader = StoreReader(index_path, StoreOptions())
+    reader = SqliteReader(index_path, StoreOptions())
     for seed in range(5):
         query = vector(1000 + seed)
         expected = by_sqlite_vec(index_path, query, 50)
@@ -56,11 +56,11 @@ sys.modules["sqlite_vec"] = None  # as where there is no wheel
 from importlib.metadata import version
 from pathlib import Path
 from memory.store.options import StoreOptions
-from memory.store.sqlite.writer import Store, create_generation
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from tests.storing import filled, vector
 path = Path(sys.argv[1])
 create_generation(path, StoreOptions(), fingerprint="f", description="{}")
-store = Store(path, StoreOptions())
+store = SqliteStore(path, StoreOptions())
 filled(store, documents=4, chunks=20)
 print(store.vector_reason, store.counts().vectors_ready, len(store.search_vectors(vector(25), 100)), store.check())
 """
@@ -72,7 +72,7 @@ def test_an_index_made_without_sqlite_vec_has_its_vectors_and_sqlite_vec_reads_t
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     assert done.stdout == "None 80 80 []\n"
     query = vector(25)
-    reader = StoreReader(path, StoreOptions())
+    reader = SqliteReader(path, StoreOptions())
     assert [hit.id for hit in by_sqlite_vec(path, query, 100)] == [hit.id for hit in reader.search_vectors(query, 100)]
     reader.close()
     connection = with_sqlite_vec(path)
@@ -85,7 +85,7 @@ def test_the_layout_of_vectors_is_that_of_the_installed_sqlite_vec() -> None:
     assert version("sqlite-vec") == sqlite_vectors.SQLITE_VEC_VERSION
 
 
-def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: Store, index_path: Path) -> None:
+def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: SqliteStore, index_path: Path) -> None:
     filled(sqlite_store, documents=1)
     ours = with_sqlite_vec(index_path)
     theirs = with_sqlite_vec(Path(":memory:"))
@@ -106,7 +106,7 @@ def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: Sto
     ours.close()
 
 
-def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: Store, index_path: Path) -> None:
+def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: SqliteStore, index_path: Path) -> None:
     filled(sqlite_store, documents=2, chunks=3)
     lost = sqlite_store.vectors_of([2])[2].tobytes()
     gone = key("memory/0.md")
@@ -149,7 +149,7 @@ def test_what_is_no_index_is_refused_and_named(
 ) -> None:
     path = tmp_path / "bad.sqlite"
     make(path)
-    for opening in (StoreReader, Store):
+    for opening in (SqliteReader, SqliteStore):
         with pytest.raises(error, match=said) as caught:
             opening(path, StoreOptions())
         assert getattr(caught.value, "generation", path.name) == path.name
@@ -175,7 +175,9 @@ def test_what_is_no_index_is_refused_and_named(
         ("INSERT INTO sentences VALUES ('x', x'', x'')", "rows of sentences without a chunk (ids 1)"),
     ],
 )
-def test_the_check_finds_every_disagreement(sqlite_store: Store, index_path: Path, damage: str, finding: str) -> None:
+def test_the_check_finds_every_disagreement(
+    sqlite_store: SqliteStore, index_path: Path, damage: str, finding: str
+) -> None:
     filled(sqlite_store, documents=1, chunks=5)
     sqlite_store.write([document(TALK, "User: heron")])
     assert sqlite_store.check() == []
@@ -203,17 +205,17 @@ def test_migrations_are_recorded_and_applied_once_and_one_that_fails_leaves_no_t
 
 
 def test_an_index_of_the_first_tables_answers_and_gains_users_words(index_path: Path) -> None:
-    store = Store(index_path, StoreOptions())
+    store = SqliteStore(index_path, StoreOptions())
     for number in range(3):  # more chunks than one transaction adds
         store.write([document(key(f"s/{number}.jsonl", "sessions"), *["User: heron"] * 400, vectors=[vector(1)] * 400)])
     ids = [hit.id for hit in store.search_text("heron", 2000)]
     assert len(store.user_scores("heron", ids)) == 1200
     store.close()
     execute(index_path, "DROP TABLE chunks_said; DROP TABLE sentences; PRAGMA user_version = 4")
-    reader = StoreReader(index_path, StoreOptions())
+    reader = SqliteReader(index_path, StoreOptions())
     assert (reader.user_scores("heron", ids), reader.sentence_signs(ids), reader.check()) == ({}, {}, [])
     assert [hit.id for hit in reader.search_text("heron", 2000)] == ids
-    store, steps = Store(index_path, StoreOptions()), iter([True])
+    store, steps = SqliteStore(index_path, StoreOptions()), iter([True])
     store.maintain(go_on=lambda: next(steps, False), now=0.0)
     assert (reader.user_scores("heron", ids), reader.check()) == ({}, []), "only the newest chunks have them by now"
     store.write(
@@ -226,7 +228,7 @@ def test_an_index_of_the_first_tables_answers_and_gains_users_words(index_path: 
     store.close()
 
 
-def test_a_reader_of_a_file_that_is_gone_shares_its_connections(index_path: Path, sqlite_store: Store) -> None:
+def test_a_reader_of_a_file_that_is_gone_shares_its_connections(index_path: Path, sqlite_store: SqliteStore) -> None:
     filled(sqlite_store, documents=1, chunks=1)
     connections = ReadConnections(index_path, StoreOptions())
     counts: list[int] = []

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from memory.search.ranking.ranker import SearchParameters, ranked
-from memory.store.reader import Vector
-from memory.store.sqlite.rows import signs_of
+from memory.store.reader import SentenceSigns, Vector
 from memory.transcripts.packing import packed_sentences
 from schemas.settings import Hybrid
 from tests.storing import TemporaryStore, document, key, text_hash, vector
@@ -45,7 +44,7 @@ def paths(
         store.write([replace(write, added=(replace(write.added[0], said_at=said_at),))])
         sentences, is_users = zip(*packed_sentences(text, is_transcript=name.is_transcript), strict=True)
         if not by_words:
-            store.add_sentences({text_hash(text): signs_of(np.stack(list(map(meaning, sentences))), is_users)})
+            store.add_sentences({text_hash(text): SentenceSigns.of(np.stack(list(map(meaning, sentences))), is_users)})
         chunks[store.chunks_of(name)[0].id] = meaning(text)
     asked = meaning(query)
     cosines = {} if by_words else {id_: float(of_chunk @ asked) for id_, of_chunk in chunks.items()}

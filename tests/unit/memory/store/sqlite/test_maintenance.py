@@ -11,9 +11,9 @@ import pytest
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit
 from memory.store.sqlite.maintenance import ERASE_AFTER_SECONDS
-from memory.store.sqlite.reader import StoreReader
+from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.vectors import VectorShelf
-from memory.store.sqlite.writer import Store
+from memory.store.sqlite.writer import SqliteStore
 from memory.store.writer import DocumentDelete, DocumentWrite
 from tests.storing import STAT, TALK, by_sqlite_vec, chunk, document, key, vector, vectors_of
 
@@ -26,7 +26,7 @@ def always() -> bool:
     return True
 
 
-def note(store: Store, number: int, *, count: int, seed: int, keep: int = 0) -> None:
+def note(store: SqliteStore, number: int, *, count: int, seed: int, keep: int = 0) -> None:
     """Write a note of `count` chunks; of those that it had, the first `keep` stay."""
     name = key(f"memory/{number}.md")
     old = store.chunks_of(name)
@@ -51,7 +51,7 @@ def note(store: Store, number: int, *, count: int, seed: int, keep: int = 0) -> 
 
 
 @pytest.fixture
-def holey(sqlite_store: Store) -> Store:
+def holey(sqlite_store: SqliteStore) -> SqliteStore:
     """Six blocks of vectors, the first four of which lost most of theirs."""
     for number in range(4):
         note(sqlite_store, number, count=PLACES, seed=number)
@@ -69,9 +69,9 @@ def blocks(path: Path) -> tuple[int, int]:
     return int(numbers), int(vectors)
 
 
-def test_vectors_move_together_and_every_search_finds_what_it_found(holey: Store, index_path: Path) -> None:
+def test_vectors_move_together_and_every_search_finds_what_it_found(holey: SqliteStore, index_path: Path) -> None:
     shelf = VectorShelf()
-    reader = StoreReader(index_path, StoreOptions(), shelf=shelf)
+    reader = SqliteReader(index_path, StoreOptions(), shelf=shelf)
     queries = [vector(seed, DIMENSIONS) for seed in range(3)]
 
     def found() -> list[list[Hit]]:
@@ -96,7 +96,7 @@ def test_vectors_move_together_and_every_search_finds_what_it_found(holey: Store
     reader.close()
 
 
-def test_users_words_of_deleted_chunks_leave_the_file(sqlite_store: Store, index_path: Path) -> None:
+def test_users_words_of_deleted_chunks_leave_the_file(sqlite_store: SqliteStore, index_path: Path) -> None:
     sqlite_store.write([document(TALK, "User: Jqulation"), document(key("b.jsonl", "sessions"), *["User: heron"] * 50)])
     sqlite_store.write([DocumentDelete(TALK, sqlite_store.revision(TALK))])
     log = index_path.with_name(f"{index_path.name}-wal")

@@ -20,7 +20,7 @@ from memory.index.readers import SharedReader
 from memory.store.options import StoreOptions
 from memory.store.reader import ChunkFilter, Vector, VectorState
 from memory.store.sqlite import vectors as sqlite_vectors
-from memory.store.sqlite.reader import StoreReader
+from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
 from memory.store.writer import DocumentDelete, DocumentWrite, MovedChunk
 from tests.storing import STAT, chunk, document, key, vectors_of
@@ -44,7 +44,7 @@ def blocks_of_eight_rows() -> Iterator[None]:
 
 
 def resident_of(reader: object) -> ResidentVectors:
-    assert isinstance(reader, StoreReader)
+    assert isinstance(reader, SqliteReader)
     assert reader._resident is not None
     return reader._resident
 
