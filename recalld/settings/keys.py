@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -18,6 +18,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from schemas.settings import AgentSettings, MemorySettings, Settings
+from schemas.settings.section import AGENT_ID_PATTERN
 
 #: Keys that hold a folder or a file. Relative ones are relative to the place where they were written.
 PATH_KEYS = frozenset(
@@ -25,7 +26,7 @@ PATH_KEYS = frozenset(
 )
 
 #: URLs in which a user name and a password may be written.
-URL_KEYS = frozenset({"remote.base_url", "query.rerank.base_url", "store.url"})
+URL_KEYS = frozenset({"remote.base_url", "query.rerank.base_url"})
 
 
 _BOUNDS = ((Ge, "ge", "at least"), (Gt, "gt", "above"), (Le, "le", "at most"), (Lt, "lt", "below"))
@@ -62,6 +63,7 @@ def top_level_keys() -> Mapping[str, SettingKey]:
 def agent_keys() -> Mapping[str, SettingKey]:
     """Return every key of one `[[agents]]` table, those that only an agent has first."""
     keys = {key.name: key for key in _keys_of(AgentSettings)}
+    keys["id"] = replace(keys["id"], allowed=f"a text of the form {AGENT_ID_PATTERN}")
     return {name: keys[name] for name in ("id", "workspace", "sessions")} | keys
 
 

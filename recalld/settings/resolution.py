@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +265,7 @@ def resolve(draft: Draft, *, home: Path) -> tuple[Settings, dict[str, str]]:
     for keys, table in zip(unmerged_keys, [shared, *agents], strict=True):
         if base_url is not None and "remote.base_url" not in keys and _asks_openai(table.keys, shared.keys):
             table.keys["remote.base_url"] = base_url
-    problems = [*draft.problems, *_duplicate_ids(draft.agents)]
+    problems = [*draft.problems, *_duplicate_ids(draft.agents), *_ids_with_tenants(draft.agents)]
     settings: Settings | None = None
     try:
         settings = _valid(shared, agents, home)
@@ -273,6 +274,9 @@ def resolve(draft: Draft, *, home: Path) -> tuple[Settings, dict[str, str]]:
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)), exit_code=2)
     settings = settings or _valid(shared, agents, home)
+    if settings.store.url is not None and find_spec("psycopg_pool") is None:
+        label = shared.keys["store.url"].label
+        raise UserError(f"{label} needs the client of PostgreSQL; install recalld[fleet]", exit_code=2)
     origins = {"home": "", **{key: _origin(key, shared) for key in top_level_keys() if key != "agents"}}
     for valid, table in zip(settings.agents, agents, strict=True):
         origins |= {f"agents.{valid.id}.{key}": _origin(key, table) for key in agent_keys()}
@@ -326,6 +330,13 @@ def _duplicate_ids(agents: Iterable[Table]) -> Iterator[str]:
                 f"{written.label} is used twice ({before!r} and {agent_id!r}, and case does not count); "
                 "give every agent an id of its own"
             )
+
+
+def _ids_with_tenants(agents: Iterable[Table]) -> Iterator[str]:
+    """Yield a mistake for each id that the schema admits for agents of a fleet's directory only."""
+    for written in (agent.keys["id"] for agent in agents if "id" in agent.keys):
+        if "/" in str(written.value):
+            yield f"{written.label} is {brief(written.value)}; it must be {agent_keys()['id'].allowed}"
 
 
 # Sentences about mistakes: one a mistake, naming the key as it was written

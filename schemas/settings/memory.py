@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from schemas.settings.context import Context
 from schemas.settings.embedding import Cache, Credentials, FallbackName, Local, ProviderName, Remote
 from schemas.settings.search import Limits, Qmd, Query, Scope
-from schemas.settings.section import AGENT_ID_PATTERN, AnyExtraPath, Globs, Section
+from schemas.settings.section import FLEET_AGENT_ID_PATTERN, AnyExtraPath, Globs, Section
 from schemas.settings.service import Auth, Broker, Hooks, Service, StoreSettings, Tracing, Up, Workers
 from schemas.settings.sync import Chunking, Redaction, Source, Sync
 
@@ -77,7 +77,9 @@ class MemorySettings(Section):
 class AgentSettings(MemorySettings):
     """The effective settings of one agent: defaults and its own overrides, merged."""
 
-    id: str = Field(pattern=AGENT_ID_PATTERN, description="Name of the agent: letters, digits, dot, dash, underscore.")
+    id: str = Field(
+        pattern=FLEET_AGENT_ID_PATTERN, description="Name of the agent: letters, digits, dot, dash, underscore."
+    )
     workspace: Path = Field(description="Folder that holds MEMORY.md and memory/.")
     sessions: tuple[str, ...] = Field((), description="Folders of the agent's transcripts.")
 

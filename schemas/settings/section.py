@@ -15,6 +15,9 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 #: An agent id becomes a folder name, a URL part and a token's file name.
 AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
+#: The id of an agent in a fleet's directory may name its tenant: acme/anna. No settings file may.
+FLEET_AGENT_ID_PATTERN = r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
 
 class Section(BaseModel):
     """Table of the settings file: frozen, with finite numbers. An unknown key is an error that names the key."""

@@ -21,19 +21,21 @@ class StoreVector(Section):
 class StoreSettings(Section):
     """Place of the indexes."""
 
-    url: str | None = Field(
-        None, description="Not served yet (a fleet's PostgreSQL comes later): leave it unset for SQLite."
+    url: SecretStr | None = Field(
+        None, description="URL of a fleet's PostgreSQL with pgvector, postgresql://...; unset means SQLite."
     )
     path: Path | None = Field(None, description="Folder of the indexes; unset means <home>/indexes.")
     vector: StoreVector = StoreVector()
 
     @field_validator("url")
     @classmethod
-    def _is_served(cls, url: str | None) -> str | None:
-        if url:
+    def _is_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is None or not url.get_secret_value():
+            return None
+        if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
             raise ValueError(
-                "only SQLite is served, without a URL (PostgreSQL comes later); remove the key, and set store.path if "
-                "the indexes shall not be in <home>/indexes"
+                "it is not the URL of a PostgreSQL, postgresql://...; correct it, or remove the key to keep indexes in "
+                "SQLite"
             )
         return url
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,8 @@ def test_a_remembered_workspace_is_used_when_nothing_names_an_agent(case: Case) 
         ("[[agents]]\nid = 'a'", "agents.a.workspace is missing; it must be a path"),
         ("[[agents]]\nworkspace = '/a'", "agents[0].id is missing; it must be a text of the form"),
         ("[[agents]]\nid = 'a b'\nworkspace = '/a'", "agents.a b.id is 'a b'; it must be a text of the form"),
+        ("[[agents]]\nid = 'acme/a'\nworkspace = '/a'", "agents.acme/a.id is 'acme/a'; it must be a text of the form"),
+        ("store.url = 'mysql://u:p@h/d'", "store.url: it is not the URL of a PostgreSQL, postgresql://...; correct it"),
         (
             f"{A}service.port = 1",
             "agents.a.service.port: this key holds for all agents; write it outside [[agents]]",
@@ -375,6 +378,7 @@ def test_a_secret_is_neither_shown_nor_told(case: Case) -> None:
     case.write(
         f"remote.api_key = '{secret}'\nremote.headers = {{Authorization = '{secret}'}}\n"
         f"remote.base_url = 'http://me:{secret}@host/v1'\nbroker.url = 'redis://:{secret}@host'\n"
+        f"store.url = 'postgresql://me:{secret}@host/recalld'\n"
         f"credentials.openai = '{secret}'\n[[agents]]\nid = 'a'\nworkspace = '/a'\n"
     )
     loaded = case.load()
@@ -386,6 +390,13 @@ def test_a_secret_is_neither_shown_nor_told(case: Case) -> None:
     assert values["agents.a.remote.api_key"] == "***"
     case.write(f"remote.api_key = ['{secret}']\nremote.headers = ['{secret}']\ncredentials.openia = '{secret}'\n")
     assert secret not in "\n".join(case.problems())
+
+
+def test_postgresql_without_its_client_is_one_sentence(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.write(f"store.url = 'postgresql://host/recalld'\n{A}")
+    assert case.load().settings.store.url is not None
+    monkeypatch.setitem(sys.modules, "psycopg_pool", None)
+    assert case.problems() == [f"{case.file}: store.url needs the client of PostgreSQL; install recalld[fleet]"]
 
 
 def test_every_key_has_an_origin_and_a_place_in_the_effective_tree(case: Case) -> None:
