@@ -53,6 +53,7 @@ _GROUPS = {
         "jobs": "List the queue and batch jobs; cancel a batch job.",
         "rebuild": "Build the index anew while the present one answers.",
         "model": "List local models; fetch one.",
+        "migrate": "Make or update the tables of a fleet's PostgreSQL.",
         "uninstall": "Remove what recalld made; notes and transcripts stay.",
     },
     "Plumbing": {
@@ -72,7 +73,7 @@ COMMANDS = {name: line for commands in _GROUPS.values() for name, line in comman
 #: `recalld.commands`, which is imported when the command is used.
 _MODULES = {
     **dict.fromkeys(("up", "watch", "work", "serve", "mcp"), "processes"),
-    **dict.fromkeys(("rebuild", "backfill"), "index"),
+    **dict.fromkeys(("rebuild", "backfill", "migrate"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
     **dict.fromkeys(("stop", "service", "logs", "where", "uninstall"), "home"),
     "doctor": "status",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+#: Name of a tenant, or of an agent within it.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 #: Tenant of an agent whose id names none.
 DEFAULT_TENANT = "default"

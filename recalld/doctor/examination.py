@@ -85,6 +85,11 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
     for exposure in dict.fromkeys(open_to_others(place, within=place.parent) for place in places):
         if exposure is not None:
             yield replace(Finding.of("settings", exposure), level=Level.WARNING)
+    if settings.store.url:
+        finding = machine.store(settings.store)
+        yield finding
+        if finding.is_open:
+            return
     try:
         side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True)
     except UserError as error:

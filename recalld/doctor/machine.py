@@ -29,8 +29,8 @@ from recalld.hooks.installation import our_commands, spawned
 from recalld.runs.status import size
 from recalld.settings.program_folders import ProgramFolders
 from recalld.wiring import BrokerSide
-from schemas.errors import BrokerUnavailable
-from schemas.settings import Settings
+from schemas.errors import BrokerUnavailable, RecalldError
+from schemas.settings import Settings, StoreSettings
 
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
 _FILES_BESIDE, _FILES_AN_AGENT, _FILES_ENOUGH = 256, 8, 4096
@@ -131,6 +131,17 @@ def disk(settings: Settings, *, free: int | None = None) -> Finding:
         return Finding("disk", state, Level.PROBLEM, action)
     anew = f"changed settings build an index anew beside the old one (the largest takes {size(largest)})"
     return Finding("disk", f"{state}; {anew}", Level.WARNING, action)
+
+
+def store(settings: StoreSettings) -> Finding:
+    """Ask the PostgreSQL of a fleet's store, as this user, for all that the store needs."""
+    try:
+        from memory.store.postgres.connection import Database
+
+        facts = Database.of(settings).check()
+    except RecalldError as error:
+        return Finding("store", str(error), Level.PROBLEM)
+    return Finding("store", f"PostgreSQL {facts.server // 10_000} with pgvector {facts.pgvector}, as {facts.user}")
 
 
 def pattern_findings(settings: Settings) -> Iterator[Finding]:

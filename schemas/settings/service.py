@@ -24,6 +24,9 @@ class StoreSettings(Section):
     url: SecretStr | None = Field(
         None, description="URL of a fleet's PostgreSQL with pgvector, postgresql://...; unset means SQLite."
     )
+    migrate_url: SecretStr | None = Field(
+        None, description="URL for `recalld migrate` of a fleet's PostgreSQL, with the user who owns the tables."
+    )
     path: Path | None = Field(None, description="Folder of the indexes; unset means <home>/indexes.")
     vector: StoreVector = StoreVector()
 

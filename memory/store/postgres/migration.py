@@ -1,18 +1,18 @@
-"""Migration of the fleet's database, by a role of its own."""
+"""Migration of the fleet's database, by a user who owns its tables."""
 
 from __future__ import annotations
 
 from memory.store.errors import StoreUnreadable
-from memory.store.postgres.connection import Connection, connect, read_facts, translated
-from memory.store.postgres.schema import MIGRATIONS, SCHEMA_NUMBER
+from memory.store.postgres.connection import connect, read_facts, translated
+from memory.store.postgres.schema import GUARD, MIGRATIONS, SCHEMA_NUMBER
 
-#: Rights that the first migration needs, with the statement by which an administrator stands in for each.
+#: Rights for the first migration, each with the statement by which an administrator makes up for it.
 _RIGHTS = """
-SELECT r.rolsuper OR EXISTS (SELECT FROM pg_extension WHERE extname = 'vector'), 'CREATE EXTENSION vector'
-FROM pg_roles AS r WHERE rolname = current_user
+SELECT rolsuper OR EXISTS (SELECT FROM pg_extension WHERE extname = 'vector'), 'CREATE EXTENSION vector'
+FROM pg_roles WHERE rolname = current_user
 UNION ALL
-SELECT r.rolsuper OR r.rolcreaterole OR to_regrole(role) IS NOT NULL, 'CREATE ROLE ' || role
-FROM pg_roles AS r, unnest(ARRAY['recalld_writer', 'recalld_reader']) AS role WHERE rolname = current_user
+SELECT rolsuper OR rolcreaterole OR to_regrole(role) IS NOT NULL, 'CREATE ROLE ' || role
+FROM pg_roles, unnest(ARRAY['recalld_writer', 'recalld_reader']) AS role WHERE rolname = current_user
 UNION ALL
 SELECT to_regnamespace('recalld') IS NOT NULL OR has_database_privilege(current_database(), 'CREATE'),
     format('CREATE SCHEMA recalld AUTHORIZATION %I', current_user)
@@ -20,46 +20,40 @@ SELECT to_regnamespace('recalld') IS NOT NULL OR has_database_privilege(current_
 
 
 def migrate(url: str, *, lock_seconds: float = 10.0) -> list[str]:
-    """Bring the tables up to date, in one transaction a migration; return the names of the migrations.
+    """Make the tables, or bring them up to date; return the names of the migrations, each of which is a transaction.
 
     Several processes may do so at once.
 
     Raises:
         StoreAway: the server cannot be reached.
-        StoreUnreadable: it cannot serve a store, the tables are newer, or the role may not make them.
+        StoreUnreadable: it is too old, its tables are newer, or the user may not make them.
         StoreBusy: another process holds a lock for more than `lock_seconds`.
     """
+    names = []
     with connect(url) as connection, translated():
-        names = []
-        _require_rights(connection)
-        for number in range(read_facts(connection).number + 1, SCHEMA_NUMBER + 1):
+        facts = read_facts(connection)
+        if facts.schema_number == 0 and facts.server >= 160_000:
+            missing = [statement for has_right, statement in connection.execute(_RIGHTS) if not has_right]
+            if missing:
+                raise StoreUnreadable(
+                    f"{facts.user} may not make all that the store needs; have an administrator run in this database: "
+                    f"{'; '.join(missing)}"
+                )
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            facts = read_facts(connection)
+        fault = facts.fault(migrates=True)
+        if fault is not None:
+            raise StoreUnreadable(fault)
+        for number in range(facts.schema_number + 1, SCHEMA_NUMBER + 1):
             with connection.transaction():
-                connection.execute(f"SET LOCAL lock_timeout = {round(lock_seconds * 1000)}")
+                connection.execute(f"SET LOCAL lock_timeout = {round(1000 * lock_seconds)}")
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext('recalld migrate'))")
-                # Another process may have made it meanwhile.
-                if read_facts(connection).number < number:
+                # Another process may have been faster.
+                if read_facts(connection).schema_number < number:
                     name, statements = MIGRATIONS[number - 1]
-                    connection.execute(statements)
+                    connection.execute(statements + GUARD)
                     connection.execute(
                         "INSERT INTO recalld.schema_steps (number, name) VALUES (%s, %s)", (number, name)
                     )
                     names.append(name)
-        return names
-
-
-def _require_rights(connection: Connection) -> None:
-    """Raise StoreUnreadable if the server, its schema or the role does not let this version migrate."""
-    facts = read_facts(connection)
-    if facts.number == 0:
-        missing = [statement for is_there, statement in connection.execute(_RIGHTS) if not is_there]
-        if missing:
-            raise StoreUnreadable(
-                f"the role {facts.role} may not make all parts of the store; have an administrator run in this "
-                f"database: {'; '.join(missing)}"
-            )
-        if facts.is_superuser:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            facts = read_facts(connection)
-    problem = facts.server_problem() or (facts.schema_problem() if facts.number > SCHEMA_NUMBER else None)
-    if problem is not None:
-        raise StoreUnreadable(problem)
+    return names

@@ -8,6 +8,9 @@ FILE_NAME = r"""lower(regexp_replace(path, '^.*/(rollout-.{4}-..-..T..-..-..-)?'
 #: Type of texts that are compared and sorted by their bytes, as SQLite does.
 TEXT = 'text COLLATE "C"'
 
+_DOUBLE = "double precision"
+_KEY = f"tenant {TEXT}, agent {TEXT}, generation {TEXT}"
+
 #: Roles belong to a server: another of its databases may have brought them.
 _BASE = """
 DO $$
@@ -27,126 +30,62 @@ GRANT SELECT ON recalld.schema_steps TO recalld_writer, recalld_reader;
 
 _FIRST_TABLES = f"""
 CREATE TABLE recalld.tenants (
-    tenant       {TEXT} PRIMARY KEY CHECK (tenant ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$' AND length(tenant) <= 64),
-    weight       real NOT NULL DEFAULT 1,
-    tokens_a_day bigint,
-    made_at      timestamptz NOT NULL DEFAULT now()
+    tenant {TEXT} PRIMARY KEY CHECK (tenant ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$' AND length(tenant) <= 64),
+    weight real NOT NULL DEFAULT 1, tokens_a_day bigint, made_at timestamptz NOT NULL DEFAULT now()
 );
-
 -- `settings` overrides settings of all agents (`MemorySettings`).
 CREATE TABLE recalld.agents (
-    tenant   {TEXT},
-    agent    {TEXT} CHECK (agent ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$' AND length(agent) <= 64),
-    weight   real NOT NULL DEFAULT 1,
-    settings jsonb NOT NULL DEFAULT '{{}}',
-    made_at  timestamptz NOT NULL DEFAULT now(),
+    tenant {TEXT}, agent {TEXT} CHECK (agent ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$' AND length(agent) <= 64),
+    weight real NOT NULL DEFAULT 1, settings jsonb NOT NULL DEFAULT '{{}}', made_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant, agent)
 );
-
 -- `agents` NULL is all agents of the tenant, `machine` NULL any machine.
 CREATE TABLE recalld.access_tokens (
-    hash       bytea PRIMARY KEY,
-    tenant     {TEXT} NOT NULL,
-    name       {TEXT} NOT NULL,
-    rights     text[] NOT NULL,
-    agents     text[],
-    machine    text,
-    expires_at timestamptz,
-    revoked_at timestamptz,
-    made_at    timestamptz NOT NULL DEFAULT now(),
-    used_on    date,
-    UNIQUE (tenant, name)
+    hash bytea PRIMARY KEY, tenant {TEXT} NOT NULL, name {TEXT} NOT NULL, rights text[] NOT NULL, agents text[],
+    machine text, expires_at timestamptz, revoked_at timestamptz, made_at timestamptz NOT NULL DEFAULT now(),
+    used_on date, UNIQUE (tenant, name)
 );
-
 CREATE TABLE recalld.audit (
-    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    tenant  {TEXT} NOT NULL,
-    at      timestamptz NOT NULL DEFAULT now(),
-    actor   text NOT NULL,
-    act     text NOT NULL,
-    subject jsonb NOT NULL DEFAULT '{{}}'
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tenant {TEXT} NOT NULL, at timestamptz NOT NULL DEFAULT now(),
+    actor text NOT NULL, act text NOT NULL, subject jsonb NOT NULL DEFAULT '{{}}'
 );
 CREATE INDEX audit_by_tenant ON recalld.audit (tenant, id);
-
--- The lease 'indexes' is of the owner of all generations. `fence` grows with each holder.
+-- The holder of 'indexes' owns all generations. `fence` grows with each holder.
 CREATE TABLE recalld.leases (
-    name       {TEXT} PRIMARY KEY,
-    holder     text NOT NULL,
-    fence      bigint NOT NULL,
-    expires_at timestamptz NOT NULL
+    name {TEXT} PRIMARY KEY, holder text NOT NULL, fence bigint NOT NULL, expires_at timestamptz NOT NULL
 );
 
 -- A commit locks its generation's row: it takes `transactions` + 1 as revision, and the ids after the last ones.
--- Times are Unix seconds, here and below.
+-- Times are Unix seconds, here and below. Free space in the pages lets commits change the row in place.
 CREATE TABLE recalld.generations (
-    tenant         {TEXT},
-    agent          {TEXT},
-    generation     {TEXT},
-    state          text NOT NULL CHECK (state IN ('current', 'next', 'old')),
-    fingerprint    text NOT NULL,
-    identity       text NOT NULL,
-    takeover       text,
-    dimensions     integer,
-    transactions   bigint NOT NULL DEFAULT 0,
-    deletions      bigint NOT NULL DEFAULT 0,
-    last_chunk_id  bigint NOT NULL DEFAULT 0,
-    last_file_id   bigint NOT NULL DEFAULT 0,
-    last_commit_at double precision,
-    meta           jsonb NOT NULL DEFAULT '{{}}',
-    made_at        double precision NOT NULL DEFAULT extract(epoch FROM now()),
-    PRIMARY KEY (tenant, agent, generation)
+    {_KEY}, state text NOT NULL CHECK (state IN ('current', 'next', 'old')), fingerprint text NOT NULL,
+    identity text NOT NULL, takeover text, dimensions integer, transactions bigint NOT NULL DEFAULT 0,
+    deletions bigint NOT NULL DEFAULT 0, last_chunk_id bigint NOT NULL DEFAULT 0,
+    last_file_id bigint NOT NULL DEFAULT 0, last_commit_at {_DOUBLE}, meta jsonb NOT NULL DEFAULT '{{}}',
+    made_at {_DOUBLE} NOT NULL DEFAULT extract(epoch FROM now()), PRIMARY KEY (tenant, agent, generation)
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX generations_current ON recalld.generations (tenant, agent) WHERE state = 'current';
 CREATE UNIQUE INDEX generations_next ON recalld.generations (tenant, agent) WHERE state = 'next';
 
 CREATE TABLE recalld.files (
-    tenant          {TEXT},
-    agent           {TEXT},
-    generation      {TEXT},
-    id              bigint,
-    source          {TEXT} NOT NULL,
-    path            {TEXT} NOT NULL,
-    size            bigint NOT NULL,
-    mtime_ns        bigint NOT NULL,
-    inode           numeric(20) NOT NULL,
-    ctime_ns        bigint,
-    content_hash    {TEXT} NOT NULL,
-    revision        bigint NOT NULL,
-    indexed_at      double precision NOT NULL,
-    notes           text NOT NULL,
-    touches         integer NOT NULL DEFAULT 0,
-    position_offset bigint,
-    position_lines  bigint,
-    position_digest {TEXT},
-    position_state  text,
-    PRIMARY KEY (tenant, agent, generation, id),
-    UNIQUE (tenant, agent, generation, source, path)
+    {_KEY}, id bigint, source {TEXT} NOT NULL, path {TEXT} NOT NULL, size bigint NOT NULL, mtime_ns bigint NOT NULL,
+    inode numeric(20) NOT NULL, ctime_ns bigint, content_hash {TEXT} NOT NULL, revision bigint NOT NULL,
+    indexed_at {_DOUBLE} NOT NULL, notes text NOT NULL, touches integer NOT NULL DEFAULT 0,
+    position_offset bigint, position_lines bigint, position_digest {TEXT}, position_state text,
+    PRIMARY KEY (tenant, agent, generation, id), UNIQUE (tenant, agent, generation, source, path)
 ) PARTITION BY HASH (tenant, agent);
 CREATE INDEX files_by_name ON recalld.files (tenant, agent, generation, {FILE_NAME});
 
 -- A chunk with a negative ordinal is stale: it was at -1 - ordinal. `words` are the tokens of the text in order, with
--- spaces between and around them; `users_words` those of a transcript's user.
+-- spaces between and around them; `users_words` those of a transcript's user. The vector stays in the row, so that a
+-- search reads no other pages; pglz, unlike lz4, gives up on a vector at once.
 CREATE TABLE recalld.chunks (
-    tenant         {TEXT},
-    agent          {TEXT},
-    generation     {TEXT},
-    id             bigint,
-    file_id        bigint NOT NULL,
-    ordinal        integer NOT NULL,
-    start_line     integer NOT NULL,
-    end_line       integer NOT NULL,
-    vector_state   text NOT NULL CHECK (vector_state IN ('ready', 'pending', 'refused', 'unread')),
-    said_at        double precision,
-    text_hash      {TEXT} NOT NULL,
-    refusal        text,
-    embedding      halfvec,
-    text           text NOT NULL,
-    words          {TEXT} NOT NULL,
-    users_words    {TEXT},
-    sentence_users bytea,
-    sentence_signs bytea,
-    PRIMARY KEY (tenant, agent, generation, id),
-    CHECK ((vector_state = 'ready') = (embedding IS NOT NULL))
+    {_KEY}, id bigint, file_id bigint NOT NULL, ordinal integer NOT NULL, start_line integer NOT NULL,
+    end_line integer NOT NULL, said_at {_DOUBLE}, refusal text, text_hash {TEXT} NOT NULL,
+    embedding halfvec STORAGE MAIN COMPRESSION pglz,
+    vector_state text NOT NULL CHECK (vector_state IN ('ready', 'pending', 'refused', 'unread')),
+    text text NOT NULL, words {TEXT} NOT NULL, users_words {TEXT}, sentence_users bytea, sentence_signs bytea,
+    PRIMARY KEY (tenant, agent, generation, id), CHECK ((vector_state = 'ready') = (embedding IS NOT NULL))
 ) PARTITION BY HASH (tenant, agent);
 CREATE INDEX chunks_by_file ON recalld.chunks (tenant, agent, generation, file_id, ordinal);
 CREATE INDEX chunks_by_hash ON recalld.chunks (tenant, agent, generation, text_hash);
@@ -155,96 +94,61 @@ CREATE INDEX chunks_refused ON recalld.chunks (tenant, agent, generation, file_i
     WHERE vector_state = 'refused';
 CREATE INDEX chunks_unread ON recalld.chunks (tenant, agent, generation, refusal, file_id)
     WHERE vector_state = 'unread';
--- In the row, so that a search reads no other pages. pglz, unlike lz4, gives up on a vector at once.
-ALTER TABLE recalld.chunks ALTER COLUMN embedding SET STORAGE MAIN, ALTER COLUMN embedding SET COMPRESSION pglz;
 
 CREATE TABLE recalld.dead_letters (
-    tenant      {TEXT},
-    agent       {TEXT},
-    generation  {TEXT},
-    source      {TEXT},
-    path        {TEXT},
-    reason      text NOT NULL,
-    error_class text NOT NULL,
-    attempts    integer NOT NULL,
-    first_at    double precision NOT NULL,
-    last_at     double precision NOT NULL,
-    PRIMARY KEY (tenant, agent, generation, source, path)
+    {_KEY}, source {TEXT}, path {TEXT}, reason text NOT NULL, error_class text NOT NULL, attempts integer NOT NULL,
+    first_at {_DOUBLE} NOT NULL, last_at {_DOUBLE} NOT NULL, PRIMARY KEY (tenant, agent, generation, source, path)
 );
 
 -- `vector` is little-endian float16. `used` is the day of the last use, in days since 1970.
 CREATE TABLE recalld.embeddings (
-    tenant   {TEXT},
-    identity {TEXT},
-    hash     bytea,
-    vector   bytea NOT NULL,
-    used     integer NOT NULL,
+    tenant {TEXT}, identity {TEXT}, hash bytea, vector bytea STORAGE EXTERNAL NOT NULL, used integer NOT NULL,
     PRIMARY KEY (tenant, identity, hash)
 ) PARTITION BY HASH (tenant, hash);
 CREATE INDEX embeddings_by_use ON recalld.embeddings (tenant, used);
-ALTER TABLE recalld.embeddings ALTER COLUMN vector SET STORAGE EXTERNAL;
 
 -- `memory.embedding.batch_jobs.batch_ledger` describes the columns.
 CREATE TABLE recalld.batch_jobs (
-    tenant        {TEXT},
-    id            bigint GENERATED ALWAYS AS IDENTITY,
-    reference     {TEXT} NOT NULL,
-    job_id        text,
-    identity      {TEXT} NOT NULL,
-    account       text NOT NULL,
-    provider      text NOT NULL,
-    model         text NOT NULL,
-    agent         {TEXT} NOT NULL,
-    state         text NOT NULL,
-    made_at       double precision NOT NULL,
-    tried_at      double precision NOT NULL,
-    looked_at     double precision NOT NULL,
-    look_at       double precision NOT NULL,
-    stopped_at    double precision,
-    ended_at      double precision,
-    attempts      integer NOT NULL DEFAULT 0,
-    texts         integer NOT NULL,
-    completed     integer NOT NULL DEFAULT 0,
-    failed        integer NOT NULL DEFAULT 0,
-    taken         integer NOT NULL DEFAULT 0,
-    stop_reason   text NOT NULL DEFAULT '',
-    message       text NOT NULL DEFAULT '',
-    missing_since double precision,
-    missing_looks integer NOT NULL DEFAULT 0,
-    PRIMARY KEY (tenant, id),
-    UNIQUE (tenant, reference)
+    tenant {TEXT}, id bigint GENERATED ALWAYS AS IDENTITY, reference {TEXT} NOT NULL, job_id text,
+    identity {TEXT} NOT NULL, account text NOT NULL, provider text NOT NULL, model text NOT NULL, agent {TEXT} NOT NULL,
+    state text NOT NULL, made_at {_DOUBLE} NOT NULL, tried_at {_DOUBLE} NOT NULL, looked_at {_DOUBLE} NOT NULL,
+    look_at {_DOUBLE} NOT NULL, stopped_at {_DOUBLE}, ended_at {_DOUBLE}, attempts integer NOT NULL DEFAULT 0,
+    texts integer NOT NULL, completed integer NOT NULL DEFAULT 0, failed integer NOT NULL DEFAULT 0,
+    taken integer NOT NULL DEFAULT 0, stop_reason text NOT NULL DEFAULT '', message text NOT NULL DEFAULT '',
+    missing_since {_DOUBLE}, missing_looks integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, id), UNIQUE (tenant, reference)
 );
 CREATE TABLE recalld.batch_texts (
-    tenant   {TEXT},
-    identity {TEXT},
-    hash     {TEXT},
-    job      bigint NOT NULL,
-    PRIMARY KEY (tenant, identity, hash)
+    tenant {TEXT}, identity {TEXT}, hash {TEXT}, job bigint NOT NULL, PRIMARY KEY (tenant, identity, hash)
 );
 CREATE INDEX batch_texts_by_job ON recalld.batch_texts (tenant, job);
 
 DO $$
 BEGIN
-    -- lz4 packs texts faster than pglz, where the server has it. Partitions take over what is set here.
+    -- lz4 packs texts faster, where the server has it. Partitions take over the settings of their parent.
     IF (SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression') THEN
         ALTER TABLE recalld.chunks ALTER COLUMN text SET COMPRESSION lz4, ALTER COLUMN words SET COMPRESSION lz4,
             ALTER COLUMN users_words SET COMPRESSION lz4;
     END IF;
-    FOR number IN 0..63 LOOP
-        EXECUTE format('CREATE TABLE recalld.files_%1$s PARTITION OF recalld.files
-            FOR VALUES WITH (MODULUS 64, REMAINDER %1$s)', number);
-        EXECUTE format('CREATE TABLE recalld.chunks_%1$s PARTITION OF recalld.chunks
-            FOR VALUES WITH (MODULUS 64, REMAINDER %1$s)', number);
-    END LOOP;
-    FOR number IN 0..15 LOOP
-        EXECUTE format('CREATE TABLE recalld.embeddings_%1$s PARTITION OF recalld.embeddings
-            FOR VALUES WITH (MODULUS 16, REMAINDER %1$s)', number);
-    END LOOP;
+    -- Searches of one agent read one partition.
+    EXECUTE (
+        SELECT string_agg(format('CREATE TABLE recalld.%1$s_%2$s PARTITION OF recalld.%1$s
+            FOR VALUES WITH (MODULUS %3$s, REMAINDER %2$s)', parent, number, parts), ';')
+        FROM (VALUES ('files', 64), ('chunks', 64), ('embeddings', 16)) AS tables (parent, parts),
+            generate_series(0, parts - 1) AS number
+    );
 END $$;
+
+GRANT SELECT, INSERT, UPDATE, DELETE ON recalld.leases TO recalld_writer;
+GRANT SELECT ON recalld.leases TO recalld_reader;
+CREATE POLICY directory ON recalld.tenants FOR SELECT USING (current_setting('recalld.tenant', true) = '*');
+CREATE POLICY directory ON recalld.agents FOR SELECT USING (current_setting('recalld.tenant', true) = '*');
+CREATE POLICY holder ON recalld.access_tokens FOR SELECT
+    USING (hash = (SELECT decode(nullif(current_setting('recalld.token_hash', true), ''), 'hex')));
 """  # noqa: S608 - a constant
 
-#: Follows each migration. Every table with a tenant gets its policy and grants. A parent's policy does not guard its
-#: partitions: they are granted to no role, and have row security without a policy, which shows no row.
+#: Ends each migration: every table with a tenant gets its policy and grants. A parent's policy does not guard its
+#: partitions, so no role is granted them, and without a policy of their own they show no row. Nothing changes in audit.
 GUARD = """
 DO $$
 DECLARE
@@ -259,24 +163,15 @@ BEGIN
         CONTINUE WHEN guarded.relispartition;
         EXECUTE format('CREATE POLICY scope ON %s
             USING (tenant = (SELECT nullif(current_setting(''recalld.tenant'', true), '''')))', guarded.name);
-        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO recalld_writer', guarded.name);
+        EXECUTE format('GRANT SELECT, INSERT%s ON %s TO recalld_writer',
+            CASE WHEN guarded.name = 'recalld.audit'::regclass THEN '' ELSE ', UPDATE, DELETE' END, guarded.name);
         EXECUTE format('GRANT SELECT ON %s TO recalld_reader', guarded.name);
     END LOOP;
 END $$;
 """
 
-_EXCEPTIONS = """
-CREATE POLICY directory ON recalld.tenants FOR SELECT USING (current_setting('recalld.tenant', true) = '*');
-CREATE POLICY directory ON recalld.agents FOR SELECT USING (current_setting('recalld.tenant', true) = '*');
-CREATE POLICY holder ON recalld.access_tokens FOR SELECT
-    USING (hash = (SELECT decode(nullif(current_setting('recalld.token_hash', true), ''), 'hex')));
-REVOKE UPDATE, DELETE ON recalld.audit FROM recalld_writer;
-GRANT SELECT, INSERT, UPDATE, DELETE ON recalld.leases TO recalld_writer;
-GRANT SELECT ON recalld.leases TO recalld_reader;
-"""
-
 #: Names and SQL of the migrations, numbered from 1 on. Old code works on the schema of new code: they only add.
-MIGRATIONS = (("first tables", _BASE + _FIRST_TABLES + GUARD + _EXCEPTIONS),)
+MIGRATIONS = (("first tables", _BASE + _FIRST_TABLES),)
 
 #: Number of the schema with all migrations.
 SCHEMA_NUMBER = len(MIGRATIONS)
