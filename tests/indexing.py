@@ -12,7 +12,8 @@ from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.http.whole_files import write_whole
-from memory.index.generation_writer import GenerationWriter, IndexOwner
+from memory.index.file_generation_writer import FileGenerationWriter
+from memory.index.generation_writer import IndexOwner
 from memory.index.indexer import Indexer
 from memory.store.options import StoreOptions
 from schemas.documents import DocumentKey
@@ -57,7 +58,7 @@ class World:
         made = Indexer(
             agent,
             files=AgentFiles(agent),
-            generations=GenerationWriter(indexes, StoreOptions(), owner=owner),
+            generations=FileGenerationWriter(indexes, StoreOptions(), owner=owner),
             supply=EmbeddingSupply(
                 provider if lacking is None else None, self.cache, identity=provider.identity, error=lacking
             ),

@@ -10,9 +10,10 @@ from memory.chunking.chunker import Chunk, chunk_text, text_hash
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.selection import NO_VECTORS, choose_provider
 from memory.embedding.vectors import round_rows
+from memory.index.file_generation_writer import FileGenerationWriter
+from memory.index.file_generations import FileGenerations
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
-from memory.index.generations import Generations
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from memory.store.options import StoreOptions
@@ -24,7 +25,7 @@ from schemas.settings import AgentSettings, Settings
 
 def writer_of(settings: Settings, agent_id: str = "main") -> GenerationWriter:
     """The agent's generations, for writing."""
-    return GenerationWriter(settings.indexes_path / agent_id, StoreOptions.of(settings.store))
+    return FileGenerationWriter(settings.indexes_path / agent_id, StoreOptions.of(settings.store))
 
 
 def with_agent(settings: Settings, **changes: object) -> Settings:
@@ -51,7 +52,7 @@ def with_agents(settings: Settings, *names: str, note: str = "note") -> Settings
 @contextmanager
 def reading(home: Path, agent: str = "main") -> Iterator[StoreReader | None]:
     """Yield a reader of the generation that answers, None when there is none."""
-    reader = Generations(home / "indexes" / agent, StoreOptions()).open_reader()
+    reader = FileGenerations(home / "indexes" / agent, StoreOptions()).open_reader()
     try:
         yield reader
     finally:

@@ -139,9 +139,9 @@ class Failures(dramatiq.Middleware):
         """
         with self._runtime.indexer(agent) as indexer:
             moved = indexer.generations.set_aside_damaged(suspect=error.generation)
-            files = ", ".join(path.name for path in moved)
+            files = ", ".join(moved)
             self._runtime.health.report(ConditionCode.INDEX_SET_ASIDE, agent=agent, error=str(error), files=files)
-            log.error("index_set_aside", agent=agent, moved=[str(path) for path in moved], at=time.time())
+            log.error("index_set_aside", agent=agent, moved=moved, at=time.time())
         self._runtime.forget(agent)
         with self._runtime.indexer(agent) as indexer:
             scan = indexer.files.scan(imported=True)

@@ -86,7 +86,7 @@ class Runtime:
         #: Set when the process is to end: jobs give back documents that they have not begun.
         self.stopping = threading.Event()
         self._coordinate = coordinate
-        self._owner = IndexOwner(settings.home)
+        self._owner = IndexOwner.of(settings)
         self._cache: EmbeddingCache | None = None
         self._supplies: dict[tuple[str, str | None], EmbeddingSupply] = {}
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ from typing import Self
 import structlog
 
 from memory.index import completion as completing
-from memory.index.vector_fill import MOST, fill_sentences, fill_vectors
+from memory.index.completion import MOST, fill_sentences, fill_vectors
 from memory.store.writer import Refusal, Store
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import Lane

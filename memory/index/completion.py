@@ -1,13 +1,16 @@
-"""Completion of the generation under construction, which then replaces the answering one.
+"""Completion of an index: the vectors and sentences that it lacks, and the generation under construction.
 
-Transcripts that are no longer on the disk move along, because no other copy of them exists. With
-`sync.sessions.forget_deleted` they are dropped.
+Vectors are pending while their provider is slow or away. A complete generation replaces the answering one. Transcripts
+that are no longer on the disk move along, because no other copy of them exists. With `sync.sessions.forget_deleted`
+they are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
 
 import structlog
 
@@ -15,15 +18,19 @@ from memory.chunking.chunker import Chunk, text_hash
 from memory.documents.comparison import compare
 from memory.documents.roots import archived_path
 from memory.documents.scan import KnownFiles
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import NO_VECTORS
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, UnmatchedChunks
 from memory.index.fingerprint import embedding_of
-from memory.index.indexer import Indexer
+from memory.index.indexer import Indexer, dimensions_of
+from memory.index.provider import embeds_sentences
 from memory.redaction import redactor_for
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
-from memory.store.reader import NOWHERE, IndexedFile, StoreReader
-from memory.store.writer import DocumentWrite, Store
-from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from memory.store.reader import NOWHERE, ChunkRow, IndexedFile, SentenceSigns, StoreReader
+from memory.store.writer import DocumentWrite, Refusal, Store, Unread, VectorOutcome
+from memory.transcripts.packing import packed_sentences
+from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
+from schemas.errors import Permanent, Terminal, Transient
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +39,18 @@ _ASKED = "account"
 
 #: Entry of `meta`: the documents missing from this generation were requested once.
 _COMPARED = "compared"
+
+#: Seconds of work in one round: an interruption costs no more, and progress is visible.
+SECONDS_A_ROUND = 4.0
+
+#: Bounds of the chunks in a round, for slow and fast providers.
+FEWEST, MOST = 64, 4 * MAX_CHUNKS_PER_COMMIT
+
+#: Seconds after which a round is given up; later answers reach the cache.
+ROUND_TIMEOUT_SECONDS = 30.0
+
+#: Seconds between two checks of a waiting round whether it should stop.
+_LOOK_SECONDS = 0.2
 
 
 def lacking_documents(indexer: Indexer) -> list[DocumentKey]:
@@ -197,3 +216,109 @@ def _cut(indexer: Indexer, reader: StoreReader, ids: Sequence[int], *, first: in
     for ordinal, row in enumerate((rows[number] for number in ids if number in rows), start=first):
         text = redact(row.text)  # redaction rules that are newer than the indexed text apply as well
         yield Chunk(ordinal, row.start_line, row.end_line, text, text_hash(text), times.get(row.id))
+
+
+@dataclass(slots=True)
+class FillReport:
+    """Counts of a run. `left` is True if chunks still wait; `error` is the reason of an early stop."""
+
+    ready: int = 0
+    refused: int = 0
+    left: bool = False
+    error: Transient | Terminal | None = None
+
+
+def fill_vectors(
+    indexer: Indexer,
+    *,
+    seconds: float,
+    on_ready: Callable[[int, float], None] = lambda _count, _seconds: None,
+    only: Collection[str] | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    most: int = MOST,
+    on_round: Callable[[Sequence[str]], None] = lambda _hashes: None,
+) -> FillReport:
+    """Fill in vectors of an indexer's target for about `seconds`, the oldest chunks first.
+
+    `on_round` receives the text hashes of each round before it, at most `most`, and `on_ready` afterwards the number
+    of committed vectors and the seconds that it took. With `only` (text hashes), other chunks belong to other jobs and
+    do not count as left. After `stopping`, the run waits for no more answers.
+
+    Without a provider, or if vectors cannot be written, nothing happens and no chunk counts as left.
+
+    Raises the errors of `memory.store.errors` if the store cannot be written; earlier rounds stay.
+    """
+    report = FillReport()
+    store, batcher = indexer.target(), indexer.supply.batcher
+    if batcher is None or store.vector_reason is not None:
+        return report
+    deadline = time.monotonic() + seconds
+    while report.error is None and (began_at := time.monotonic()) < deadline and not stopping():
+        count = min(most, max(FEWEST, int(SECONDS_A_ROUND * batcher.chunks_per_second)))
+        if not (pending := store.pending_hashes(count, among=only)):
+            break
+        on_round(list(pending.values()))
+        chunks = store.chunk_rows(list(pending))
+        texts = {text_hash: chunks[number].text for number, text_hash in pending.items() if number in chunks}
+        vectors: dict[str, VectorOutcome] = {**indexer.unread(texts, store)}
+        vectors |= indexer.paid_vectors([text_hash for text_hash in texts if text_hash not in vectors])
+        missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in vectors}
+        if missing:
+            agent, dimensions = indexer.agent.id, dimensions_of(store)
+            ticket = batcher.submit(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions)
+            try:
+                until = time.monotonic() + ROUND_TIMEOUT_SECONDS
+                while not ticket.wait(_LOOK_SECONDS) and time.monotonic() < until and not stopping():
+                    pass
+                report.error = ticket.error()
+            finally:
+                ticket.cancel()
+            vectors |= ticket.results()
+        rows = [(number, (digest, vectors[digest])) for number, digest in pending.items() if digest in vectors]
+        committed = 0
+        for start in range(0, len(rows), MAX_CHUNKS_PER_COMMIT):
+            committed += store.write_vectors(dict(rows[start : start + MAX_CHUNKS_PER_COMMIT]))
+        if committed == 0:
+            break
+        refused = min(committed, sum(isinstance(value, Refusal) for _, (_, value) in rows))
+        unread = min(committed, sum(isinstance(value, Unread) for _, (_, value) in rows))
+        report.ready += committed - refused - unread
+        report.refused += refused
+        on_ready(committed - unread, time.monotonic() - began_at)
+    report.left = bool(store.pending_hashes(1, among=only))
+    return report
+
+
+def fill_sentences(indexer: Indexer, *, seconds: float, stopping: Callable[[], bool] = lambda: False) -> bool:
+    """Embed the sentences of chunks, the newest first, for about `seconds`; return True if some are left.
+
+    The model runs in this thread, chunk by chunk: it gives way within a fraction of a second. Users' words that an
+    older version left out come first. Raises like `fill_vectors`.
+    """
+    store, provider, batcher = indexer.target(), indexer.supply.provider, indexer.supply.batcher
+    deadline, stops = time.monotonic() + seconds, False
+    while not stopping() and store.text_reason is None and store.add_users_words():
+        pass
+    if provider is None or batcher is None or store.vector_reason or not embeds_sentences(indexer.agent, provider):
+        return False
+    while lacking := store.lacking_sentences(FEWEST):
+        sentences: dict[str, SentenceSigns] = {}
+        for chunk in sorted(store.chunk_rows(list(lacking)).values(), key=lambda chunk: -chunk.id):
+            if stops := stopping() or batcher.estimate_seconds(0) > 0 or time.monotonic() > deadline:
+                break
+            sentences[lacking[chunk.id]] = _sentences_of(chunk, provider)
+        store.add_sentences(sentences)
+        if stops:
+            return True
+    return False
+
+
+def _sentences_of(chunk: ChunkRow, provider: EmbeddingProvider) -> SentenceSigns:
+    """Embed the sentences of a chunk that the model reads; none if it cannot embed one of them."""
+    sentences = packed_sentences(chunk.text, is_transcript=chunk.key.is_transcript)
+    pairs = [pair for pair in sentences if provider.unread_script(pair[0]) is None]
+    try:
+        vectors = provider.embed_documents([sentence for sentence, _ in pairs]).vectors
+    except Permanent:
+        vectors, pairs = provider.embed_documents([]).vectors, []
+    return SentenceSigns.of(vectors, [is_users for _, is_users in pairs])

@@ -14,7 +14,7 @@ from memory.backends.backend import BUILTIN
 from memory.backends.backend_fallback import BackendSlots, FallbackMemory
 from memory.backends.registry import with_backend
 from memory.embedding.coordination import Coordinate, alone
-from memory.index.generations import Looks
+from memory.index.generations import Generations, Looks
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
 from memory.search.owners_memory import OwnersMemory, enabled_agents
 from memory.search.resources import SearchResources
@@ -155,7 +155,8 @@ class ServedAgents:
         """
         self.resources.warm_up()
         enabled = [served for served in self.served.values() if served.settings.enabled]
-        recent = sorted(enabled, key=self._used_at)[-WARM_AGENTS:]
+        used_at = {served: Generations.of(self.settings, served.agent).used_at() for served in enabled}
+        recent = sorted(enabled, key=used_at.__getitem__)[-WARM_AGENTS:]
         try:
             problems = {served.agent: problem for served in recent if (problem := self._problem_of(served)) is not None}
         except (RecalldError, RuntimeError) as error:  # status has the reason; or the service is closed by now
@@ -247,13 +248,6 @@ class ServedAgents:
     def _status_of(self, served: ServedAgent, *, deep: bool) -> AgentStatus | None:
         status, backend = served.status(deep=deep), self._backend_of(served)
         return status if status is None or backend is None else with_backend(status, backend.status())
-
-    def _used_at(self, served: ServedAgent) -> float:
-        """Return the Unix time of the last commit to an agent's index."""
-        try:
-            return max(path.stat().st_mtime for path in (self.settings.indexes_path / served.agent).iterdir())
-        except (OSError, ValueError):
-            return 0.0
 
     def _look_at_home(self) -> HomeSizes:
         self._sizes = home_sizes(self.settings, self.queue)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import Comparison, compare
 from memory.documents.scan import KnownFiles
-from memory.index.generations import Generations, begun_at
+from memory.index.generations import Generations
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import Flaw, IndexedFile, StoreReader
 from memory.transcripts.folding import UnknownLines
@@ -186,7 +186,7 @@ def build_progress(generations: Generations, *, documents: int, rate: float) -> 
         counts = reader.counts()
     finally:
         reader.close()
-    began_at = begun_at(name)
+    began_at = generations.begun_at(name)
     return BuildState(
         generation=name,
         files=counts.files,

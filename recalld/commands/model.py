@@ -86,8 +86,10 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
         folder = fetch(model, cache, hub=hub or HUB, on_bytes=show)
     finally:
         line.end()
+    from memory.index.generations import Generations
+
     settings = invocation.settings
     provider = "" if settings.provider in {"auto", "local"} else ' and provider = "local"'
     click.echo(f'{name} is in {folder}; to use it, write into the settings: local.model_path = "{name}"{provider}')
-    if any((settings.indexes_path / agent.id).is_dir() for agent in settings.agents):
+    if any(Generations.of(settings, agent.id).used_at() for agent in settings.agents):
         click.echo(to_type("everything is then embedded again; `recalld index --dry-run` says what that takes"))

@@ -323,7 +323,7 @@ def _index(invocation: Invocation, agent: str, *, fresh: bool = False) -> str:
 
 def _set_aside(settings: Settings, agent: str, index: Callable[..., str]) -> str:
     aside = GenerationWriter.at(settings, agent).set_aside_damaged()
-    names = ", ".join(path.name for path in aside) or "nothing any more"
+    names = ", ".join(aside) or "nothing any more"
     return f"set aside {names}; {index(agent)}"
 
 

@@ -35,7 +35,7 @@ from schemas.settings import Settings, StoreSettings
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
 _FILES_BESIDE, _FILES_AN_AGENT, _FILES_ENOUGH = 256, 8, 4096
 
-#: Free bytes below which no index is built beside another one (`memory.index.generation_writer`), and below which
+#: Free bytes below which no index is built beside another one (`memory.index.file_generation_writer`), and below which
 #: that is near.
 _NO_SPACE, _LITTLE_SPACE = 50_000_000, 500_000_000
 

@@ -167,7 +167,7 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     until = time.monotonic() + OWNER_SECONDS
     identity, before = (AgentIndex(settings, agent, rebuild=anew).fingerprint for anew in (True, False))
     with (
-        closing(IndexOwner(settings.home)) as owner,
+        closing(IndexOwner.of(settings)) as owner,
         closing(GenerationWriter.at(settings, agent.id, owner=owner)) as writer,
     ):
         while True:
@@ -192,7 +192,7 @@ def _is_at_rest(settings: Settings) -> bool:
     if was_unfinished(home):
         from memory.index.generation_writer import IndexOwner
 
-        with closing(IndexOwner(home)) as owner:
+        with closing(IndexOwner.of(settings)) as owner:
             _is_owned(owner)
     return not was_unfinished(home) and not any(job.open for job in batch_jobs_of(home))
 
@@ -245,7 +245,7 @@ def _index_all(run: Run, work: Sequence[Work]) -> bool:
         cache = EmbeddingCache.of(settings)
         if cache is not None:
             opened.callback(cache.close)
-        owner = opened.enter_context(closing(IndexOwner(settings.home)))
+        owner = opened.enter_context(closing(IndexOwner.of(settings)))
         providers = (index.choice.provider for index, _ in work)
         provider = next((provider for provider in providers if provider is not None and provider.account), None)
         if provider is not None and not (_is_one_request(provider, work) and _is_owned(owner)):
@@ -299,9 +299,9 @@ def _index_agent(
     """Index documents and fill in their vectors. Return False if something is left."""
     from memory.documents.agent_files import AgentFiles
     from memory.embedding.supply import EmbeddingSupply
+    from memory.index.completion import fill_sentences, fill_vectors
     from memory.index.generation_writer import GenerationWriter
     from memory.index.indexer import Indexer
-    from memory.index.vector_fill import fill_sentences, fill_vectors
 
     deadline = time.monotonic() + IN_PROCESS_SECONDS
     settings, agent = index.settings, index.agent

@@ -11,8 +11,8 @@ from pathlib import Path
 import apsw
 import pytest
 
+from memory.index.file_generation_writer import FileGenerationWriter
 from memory.index.fingerprint import Fingerprint
-from memory.index.generation_writer import GenerationWriter
 from memory.status.run_files import note_unfinished, was_unfinished
 from memory.store.options import StoreOptions
 from tests.daemon import REPOSITORY, Daemon, clean_environment, processes_of, recalld
@@ -123,7 +123,7 @@ def test_a_rebuild_goes_on_with_a_build_that_was_interrupted_and_force_begins_an
     (workspace / "MEMORY.md").write_text("The badger digs.\n")
     index(home, workspace)
     folder = home / "indexes" / "main"
-    writer = GenerationWriter(folder, StoreOptions())
+    writer = FileGenerationWriter(folder, StoreOptions())
     reader = writer.open_reader()
     assert reader is not None
     writer.begin(Fingerprint(reader.meta("fingerprint") or "", reader.meta("identity") or ""))

@@ -18,8 +18,8 @@ import numpy as np
 
 from memory.chunking.chunker import Chunk, text_hash
 from memory.embedding.selection import choose_provider
+from memory.index.file_generation_writer import FileGenerationWriter
 from memory.index.fingerprint import fingerprint
-from memory.index.generation_writer import GenerationWriter
 from memory.store.options import StoreOptions
 from memory.store.writer import DocumentWrite
 from recalld.settings.load import load
@@ -78,7 +78,7 @@ def fill(settings: Settings, chunks: int, dimensions: int, numbers: np.random.Ge
     provider = choose_provider(agent, settings.credentials).provider
     assert provider is not None
     identity = fingerprint(agent, provider.identity)
-    generations = GenerationWriter(settings.indexes_path / agent.id, StoreOptions())
+    generations = FileGenerationWriter(settings.indexes_path / agent.id, StoreOptions())
     (store,) = generations.open_writer(identity)
     words = random.Random(7)
     changes = []
@@ -100,7 +100,7 @@ def fill(settings: Settings, chunks: int, dimensions: int, numbers: np.random.Ge
 
 
 def scan_alone(settings: Settings, dimensions: int, numbers: np.random.Generator) -> float:
-    reader = GenerationWriter(settings.indexes_path / "main", StoreOptions()).open_reader()
+    reader = FileGenerationWriter(settings.indexes_path / "main", StoreOptions()).open_reader()
     assert reader is not None
     times = []
     for _ in range(30):

@@ -38,10 +38,10 @@ class KillPoint:
 
 
 _KEEP = "memory.embedding.cache:EmbeddingCache.put_many"
-_WRITE = "memory.store.sqlite.writer:Store.write"
+_WRITE = "memory.store.sqlite.writer:SqliteStore.write"
 _FLUSH = "memory.store.sqlite.transaction:WriteTransaction.flush"
 _WRITE_TRANSCRIPT = "memory.store.sqlite.transaction:WriteTransaction._put"
-_POINT = "memory.index.generation_writer:GenerationWriter._point"
+_POINT = "memory.index.file_generation_writer:FileGenerationWriter._point"
 _MARK = "workers.queue.pending:PendingSet.mark"
 _FINISH = "workers.queue.pending:PendingSet.finish"
 
@@ -55,7 +55,7 @@ KILL_POINTS = (
     KillPoint("generation switch, pointed", "work", "after", _POINT, "rebuild", "CURRENT"),
     KillPoint("lost mark", "watch", "before", "workers.queue.job_queue:BrokerJobQueue.mark_changed", "note"),
     KillPoint("lost message", "watch", "after", _MARK, "note"),
-    KillPoint("in a search", "serve", "after", "memory.store.sqlite.reader:StoreReader.search_text", "search"),
+    KillPoint("in a search", "serve", "after", "memory.store.sqlite.reader:SqliteReader.search_text", "search"),
     # The long form takes these as well.
     KillPoint("embedded and not kept", "work", "before", _KEEP, "note"),
     KillPoint(
@@ -73,7 +73,7 @@ KILL_POINTS = (
         "generation made, not pointed to",
         "rebuild",
         "after",
-        "memory.index.generation_writer:GenerationWriter._create",
+        "memory.index.file_generation_writer:FileGenerationWriter._create",
         "rebuild",
     ),
     KillPoint("generation switch, checked", "work", "before", _POINT, "rebuild", "CURRENT"),

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import redis
 
-from memory.index.generations import Generations
+from memory.index.file_generations import FileGenerations
 from memory.store.options import StoreOptions
 from recalld.client import Client, ClientError
 from schemas.errors import BrokerUnavailable
@@ -262,7 +262,7 @@ class Siege:
 
     def check(self) -> None:
         """At every moment: the tables of every generation agree, the file is whole, and nothing kept is paid again."""
-        generations = Generations(self.home / "indexes" / "main", StoreOptions())
+        generations = FileGenerations(self.home / "indexes" / "main", StoreOptions())
         for name in {generations.current(), generations.next()} - {None}:
             reader = generations.open_named(str(name))
             if reader is not None:
@@ -360,7 +360,7 @@ class Siege:
             return False
 
     def _building(self) -> bool:
-        return Generations(self.home / "indexes" / "main", StoreOptions()).next() is not None
+        return FileGenerations(self.home / "indexes" / "main", StoreOptions()).next() is not None
 
     def _stranded(self) -> dict[str, int]:
         """Return the entries left in the broker, by the name of their kind."""

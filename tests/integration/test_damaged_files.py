@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from memory.index.generation_writer import GenerationWriter
+from memory.index.file_generation_writer import FileGenerationWriter
 from memory.index.generations import Generations
 from memory.search.manager import get_search_manager
 from memory.store.options import StoreOptions
@@ -91,7 +91,7 @@ def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost
     paths, said = found(paying, "walrus")
     assert not paths
     assert said, "it does not look like a memory that never knew"
-    writer = GenerationWriter(folder_of(paying), StoreOptions())
+    writer = FileGenerationWriter(folder_of(paying), StoreOptions())
     writer.sweep(older_than_seconds=0.0, kept_corrupt=0)
     writer.sweep(older_than_seconds=0.0, kept_corrupt=None)
     assert file.exists(), "it is not swept for want of a pointer"

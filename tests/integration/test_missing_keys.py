@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from memory.index.file_generation_writer import FileGenerationWriter, HomeOwner
 from memory.index.fingerprint import fingerprint
-from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.store.options import StoreOptions
@@ -101,7 +101,7 @@ def test_a_worker_with_another_provider_obeys_the_owner_of_the_indexes(
 ) -> None:
     with Workers(having(settings, server, provider="openai")) as workers:
         workers.index("memory/a.md", "The heron stands in the reeds.\n")
-    with closing(IndexOwner(settings.home)) as owner:
+    with closing(HomeOwner(settings.home)) as owner:
         assert owner.owns()
         with Workers(having(settings, None, provider="stub")) as workers:
             workers.note("memory/b.md", "The otter swims in the brook.\n")
@@ -117,7 +117,7 @@ def test_processes_agree_on_the_identity_whatever_keys_they_have(settings: Setti
         choice = provider_of(asked, asked.agents[0])
         assert choice.provider is not None
         wanted = fingerprint(asked.agents[0], choice.provider.identity)
-        writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
+        writer = FileGenerationWriter(settings.indexes_path / "main", StoreOptions())
         writer.open_writer(wanted)
         writer.close()
     assert names(settings)[1] != "None"

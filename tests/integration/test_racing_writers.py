@@ -17,7 +17,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.http.whole_files import write_whole
-from memory.index.generation_writer import GenerationWriter
+from memory.index.file_generation_writer import FileGenerationWriter
 from memory.index.indexer import Indexer
 from memory.store.options import StoreOptions
 from memory.transcripts import lines as line_reading
@@ -52,7 +52,7 @@ class Racers:
         made = Indexer(
             self.agent,
             files=self.files,
-            generations=GenerationWriter(self.root / "indexes" / name, StoreOptions()),
+            generations=FileGenerationWriter(self.root / "indexes" / name, StoreOptions()),
             supply=EmbeddingSupply(StubProvider(), self._cache),
         )
         self._open.append(made)

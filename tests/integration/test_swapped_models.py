@@ -7,7 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from memory.index.generation_writer import GenerationWriter, IndexOwner
+from memory.index.file_generation_writer import HomeOwner
+from memory.index.generation_writer import GenerationWriter
 from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
 from recalld.wiring import AgentIndex
@@ -105,7 +106,7 @@ def test_a_rebuild_embeds_everything_again_with_the_new_width(remote: Settings, 
         before = AgentIndex(remote, agent).fingerprint
         anew = AgentIndex(remote, agent, rebuild=True).fingerprint
         with (
-            closing(IndexOwner(remote.home)) as owner,
+            closing(HomeOwner(remote.home)) as owner,
             closing(GenerationWriter.at(remote, agent.id, owner=owner)) as writer,
         ):
             writer.begin(anew, instead_of=before)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from memory.index.generation_writer import IndexOwner
-from memory.index.generations import Generations
+from memory.index.file_generation_writer import HomeOwner
+from memory.index.file_generations import FileGenerations
 from memory.index.indexer import Indexer
 from memory.index.provider import provider_of
 from memory.status.home import build_status
@@ -152,9 +152,9 @@ def test_without_space_for_a_new_generation_live_notes_are_found_all_the_same(
         wait_until(lambda: len(pauses) >= 2)
         assert {seconds for _, seconds in pauses} == {60.0}, "no storm"
         assert not workers.settled()
-        generation = Generations(settings.indexes_path / "main", StoreOptions()).current()
+        generation = FileGenerations(settings.indexes_path / "main", StoreOptions()).current()
         free[0] = 10_000_000_000
-        wait_until(lambda: Generations(settings.indexes_path / "main", StoreOptions()).current() != generation)
+        wait_until(lambda: FileGenerations(settings.indexes_path / "main", StoreOptions()).current() != generation)
         wait_until(workers.complete)
         wait_until(lambda: not workers.conditions())
         assert workers.finds("otter")
@@ -165,7 +165,7 @@ def test_documents_that_wait_for_the_owner_of_the_indexes_are_said_and_kept(
 ) -> None:
     with Workers(settings) as workers:
         workers.index("memory/a.md", "The heron stands in the reeds.")
-    owner = IndexOwner(settings.home)
+    owner = HomeOwner(settings.home)
     assert owner.owns()
     changed = with_agent(settings, chunking={"tokens": 64, "overlap": 0})
     with Workers(changed, timing=Timing(untaken=0.0)) as workers:

@@ -12,10 +12,10 @@ import apsw
 import pytest
 
 from memory.index import changes as planned_groups
-from memory.index import completion, vector_fill
+from memory.index import completion
 from memory.index import transcript_slices as transcript_slicing
+from memory.index.completion import fill_vectors
 from memory.index.indexer import Indexer
-from memory.index.vector_fill import fill_vectors
 from memory.store.options import StoreOptions
 from memory.store.sqlite import transaction as sqlite_transaction
 from memory.store.sqlite.transaction import WriteTransaction
@@ -54,7 +54,7 @@ class World(indexing.World):
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(sqlite_transaction, "MOST_CHANGED", MOST)
     monkeypatch.setattr(sqlite_transaction, "MOST_ADDED", ADDED)
-    for module in (planned_groups, completion, vector_fill):
+    for module in (planned_groups, completion):
         monkeypatch.setattr(module, "MAX_CHUNKS_PER_COMMIT", ADDED)
     monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", ADDED)
     with World(tmp_path) as made:

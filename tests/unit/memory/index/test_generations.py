@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from memory.index.file_generation_writer import KEPT_CORRUPT_SECONDS, FileGenerationWriter
+from memory.index.file_generations import FileGenerations
 from memory.index.fingerprint import Fingerprint
-from memory.index.generation_writer import KEPT_CORRUPT_SECONDS, GenerationWriter
+from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
@@ -29,14 +31,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(folder: Path) -> Iterator[GenerationWriter]:
-    made = GenerationWriter(folder, OPTIONS)
+    made = FileGenerationWriter(folder, OPTIONS)
     yield made
     made.close()
 
 
 @pytest.fixture
 def generations(folder: Path) -> Generations:
-    return Generations(folder, OPTIONS)
+    return FileGenerations(folder, OPTIONS)
 
 
 FIRST = '{"n":1}'
@@ -146,7 +148,7 @@ def test_workers_open_an_index_while_its_owner_replaces_it(writer: GenerationWri
 
     def open_again_and_again() -> None:
         while not stop.is_set():
-            with closing(GenerationWriter(folder, OPTIONS)) as other:
+            with closing(FileGenerationWriter(folder, OPTIONS)) as other:
                 try:
                     other.open_writer(Fingerprint("f1", FIRST))
                 except RecalldError as error:

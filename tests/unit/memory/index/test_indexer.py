@@ -7,9 +7,8 @@ import os
 import pytest
 
 from memory.embedding.providers.stub import StubProvider
-from memory.index.completion import lacking_documents
+from memory.index.completion import FillReport, fill_vectors, lacking_documents
 from memory.index.indexer import Indexer, IndexReport
-from memory.index.vector_fill import FillReport, fill_vectors
 from schemas.documents import DocumentKey, Lane
 from tests.indexing import FAST, SLOW, World
 

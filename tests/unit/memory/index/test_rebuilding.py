@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import pytest
 
 from memory.embedding.providers.stub import StubProvider
-from memory.index.completion import complete_generation, hidden_notes, release_refused
-from memory.index.generation_writer import IndexOwner
+from memory.index.completion import complete_generation, fill_vectors, hidden_notes, release_refused
+from memory.index.file_generation_writer import HomeOwner
 from memory.index.indexer import Indexer, IndexReport
-from memory.index.vector_fill import fill_vectors
 from memory.store.errors import NotOwner, Superseded
 from memory.store.writer import DocumentWrite
 from recalld.wiring import closed
@@ -158,7 +157,7 @@ def test_what_a_job_wrote_that_a_new_generation_does_not_have_is_not_said_to_be_
 
 
 def test_only_the_owner_replaces_an_index_and_other_workers_obey(world: World, tmp_path: Path) -> None:
-    first, second = IndexOwner(tmp_path), IndexOwner(tmp_path)
+    first, second = HomeOwner(tmp_path), HomeOwner(tmp_path)
     settings = {"chunking": {"tokens": 64, "overlap": 0}}
     index(world.indexer(owner=second))
     assert first.owns()

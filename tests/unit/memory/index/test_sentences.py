@@ -8,9 +8,8 @@ import apsw
 import pytest
 
 from memory.embedding.providers.stub import StubProvider
-from memory.index.completion import complete_generation
+from memory.index.completion import complete_generation, fill_sentences, fill_vectors
 from memory.index.indexer import Indexer
-from memory.index.vector_fill import fill_sentences, fill_vectors
 from recalld.wiring import closed
 from schemas.documents import Lane
 from tests.indexing import FAST, World

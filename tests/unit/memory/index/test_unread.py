@@ -6,9 +6,8 @@ import apsw
 import pytest
 
 from memory.embedding.providers.stub import StubProvider
-from memory.index.completion import complete_generation
+from memory.index.completion import complete_generation, fill_sentences, fill_vectors
 from memory.index.indexer import Indexer, IndexReport
-from memory.index.vector_fill import fill_sentences, fill_vectors
 from schemas.documents import Lane
 from tests.indexing import FAST, World
 from tests.storing import key

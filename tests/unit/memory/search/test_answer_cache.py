@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from memory.embedding.providers.stub import StubProvider
+from memory.index.file_generation_writer import FileGenerationWriter
 from memory.index.fingerprint import Fingerprint
-from memory.index.generation_writer import GenerationWriter
 from memory.search.answers import AnswerCache, CachedAnswer, Question, question_of
 from memory.search.manager import SearchManager
 from memory.search.ranking.ranker import SearchParameters
@@ -65,7 +65,7 @@ class CachedAnswersMachine(RuleBasedStateMachine):
         settings = Settings.model_validate(
             {"home": self.folder, "agents": [{"id": "main", "workspace": self.folder / "w", "provider": "stub"}]}
         )
-        self.writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
+        self.writer = FileGenerationWriter(settings.indexes_path / "main", StoreOptions())
         (self.store,) = self.writer.open_writer(Fingerprint("0", "{}"))
         self.generation = 0
         # Room for a few answers only.

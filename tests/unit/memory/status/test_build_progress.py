@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from memory.index.file_generation_writer import FileGenerationWriter
 from memory.index.fingerprint import Fingerprint
-from memory.index.generation_writer import GenerationWriter
 from memory.status.home import build_status
 from memory.status.index import build_progress, seconds_left
 from memory.store.options import StoreOptions
@@ -24,7 +24,7 @@ def test_a_build_says_what_it_holds_of_what_it_will(settings: Settings, workspac
     for number in range(4):
         (workspace / "memory" / f"{number}.md").write_text(f"note {number}\n", "utf-8")
     write_index(settings)
-    writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
+    writer = FileGenerationWriter(settings.indexes_path / "main", StoreOptions())
     assert build_progress(writer, documents=4, rate=0.0) is None
     new = writer.open_writer(Fingerprint("other", "{}"))[0]
     new.write([document(key("memory/0.md"), "note", "zero", vectors=[vector(1)])])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.index.generation_writer import require_room
+from memory.index.file_generation_writer import require_room
 from memory.store.errors import NoRoom
 from memory.transcripts.packing import beginnings
 from recalld.doctor import machine

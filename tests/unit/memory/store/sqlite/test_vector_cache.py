@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from memory.index.file_generation_writer import FileGenerationWriter
+from memory.index.file_generations import FileGenerations
 from memory.index.fingerprint import Fingerprint
-from memory.index.generation_writer import GenerationWriter
-from memory.index.generations import Generations
 from memory.index.readers import SharedReader
 from memory.store.options import StoreOptions
 from memory.store.reader import ChunkFilter, Vector, VectorState
@@ -56,10 +56,10 @@ class ResidentVectorsMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.shelf = VectorShelf(hot_at_search=1)
-        self.writer = GenerationWriter(self.folder, StoreOptions())
+        self.writer = FileGenerationWriter(self.folder, StoreOptions())
         self.generation = 0
         (self.store,) = self.writer.open_writer(Fingerprint("0", "{}"))
-        self.shared = SharedReader(Generations(self.folder, StoreOptions(), shelf=self.shelf))
+        self.shared = SharedReader(FileGenerations(self.folder, StoreOptions(), shelf=self.shelf))
         self.seed = 0
 
     def teardown(self) -> None:
@@ -129,7 +129,7 @@ class ResidentVectorsMachine(RuleBasedStateMachine):
 
     @invariant()
     def held_vectors_answer_like_a_scan(self) -> None:
-        scan = Generations(self.folder, StoreOptions()).open_reader()
+        scan = FileGenerations(self.folder, StoreOptions()).open_reader()
         assert scan is not None
         with self.shared.lease() as reader:
             assert reader is not None
