@@ -68,8 +68,8 @@ DEFECTS = (
     ),
     Defect(
         name="an older reading that overwrites a newer one",
-        file="memory/store/sqlite/transaction.py",
-        right="        return current_revision(self._connection, change.key) != change.expected\n",
+        file="memory/store/document_transaction.py",
+        right="        return self._revision(change.key) != change.expected\n",
         wrong="        return False\n",
         caught_by=("tests/unit/memory/store", "-k", "conformance"),
     ),
@@ -103,10 +103,10 @@ DEFECTS = (
     ),
     Defect(
         name="a commit that is torn in two",
-        file="memory/store/sqlite/transaction.py",
-        right="            self._write_chunks()\n        for key, refusal",
+        file="memory/store/document_transaction.py",
+        right="        self._write_chunks()\n        for key, refusal",
         wrong=(
-            "            self._write_chunks()\n"
+            "        self._write_chunks()\n"
             "        self._connection.execute('COMMIT')\n"
             "        self._connection.execute('BEGIN IMMEDIATE')\n"
             "        for key, refusal"

@@ -9,9 +9,9 @@ import apsw
 
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import Flaw
+from memory.store.rows import users_words
 from memory.store.sqlite import vectors
 from memory.store.sqlite.connection import missing_keywords
-from memory.store.sqlite.keywords import users_words
 from memory.store.sqlite.rows import USERS_WORDS_DUE, fetch, fetch_one, has_sentences, meta_value
 from schemas.documents import SESSIONS_SOURCE
 

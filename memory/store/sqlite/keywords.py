@@ -20,7 +20,6 @@ import apsw
 
 from memory.store.reader import ChunkFilter, Hit
 from memory.store.sqlite.rows import IS_WITHIN, OVER_FETCH, as_json, bindings_of, covers_all, fetch, meta_value, passing
-from memory.transcripts.packing import messages_of
 
 #: Number of chunks from which rare terms are searched first.
 LARGE_INDEX = 5_000
@@ -63,11 +62,6 @@ SELECT rowid, -score FROM (
 SELECT_SCORES = """
 SELECT rowid, -bm25({0}) FROM {0} WHERE {0} MATCH ? AND +rowid IN (SELECT value FROM json_each(?))
 """
-
-
-def users_words(text: str) -> str:
-    """Return the users' messages in a transcript's chunk, without labels, "" without any."""
-    return "\n".join(message.text for message in messages_of(text) if message.is_users).strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,31 +29,33 @@ from memory.store.reader import (
     TranscriptPosition,
     Vector,
 )
+from memory.store.rows import (
+    CHANGED_AT,
+    DEAD_LETTER_COLUMNS,
+    FILE_COLUMNS,
+    STORED_CHUNK_COLUMNS,
+    chunk_row,
+    dead_letter,
+    in_order,
+    indexed_file,
+    name_of,
+    stored_signs,
+)
 from memory.store.sqlite import keywords, vectors
 from memory.store.sqlite.check import findings
 from memory.store.sqlite.connection import ReadConnections
 from memory.store.sqlite.keywords import TermFrequencies
 from memory.store.sqlite.rows import (
-    CHANGED_AT,
-    DEAD_LETTER_COLUMNS,
-    FILE_COLUMNS,
     SELECT_FILE_ID,
-    STORED_CHUNK_COLUMNS,
     USERS_WORDS_DUE,
     as_json,
-    chunk_row,
     current_revision,
-    dead_letter,
     fetch,
     fetch_one,
     has_sentences,
-    indexed_file,
     meta_value,
-    name_of,
     position_of,
     refused_of,
-    stored_chunk,
-    stored_signs,
 )
 from memory.store.sqlite.schema import FILE_NAME
 from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
@@ -262,8 +264,7 @@ class SqliteReader(StoreReader):
             return position_of(connection, key)
 
     def chunks_of(self, key: DocumentKey, *, first: int = 0) -> list[StoredChunk]:
-        chunks = map(stored_chunk, self._fetch(SELECT_CHUNKS_OF, *name_of(key), first))
-        return sorted(chunks, key=lambda chunk: (chunk.ordinal < 0, abs(chunk.ordinal), chunk.id))
+        return in_order(self._fetch(SELECT_CHUNKS_OF, *name_of(key), first))
 
     def named(self, folder: str, name: str) -> list[DocumentKey]:
         return [DocumentKey(*row) for row in self._fetch(SELECT_NAMED, folder, name)]

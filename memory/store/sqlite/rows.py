@@ -12,43 +12,25 @@ import apsw
 from memory.chunking.dates import note_date
 from memory.store.reader import (
     ChunkFilter,
-    ChunkRow,
     Hit,
-    IndexedFile,
-    SentenceSigns,
     StoredChunk,
     TranscriptPosition,
     Vector,
-    VectorState,
 )
+from memory.store.rows import CHANGED_AT, STORED_CHUNK_COLUMNS, in_order, name_of
 from memory.store.sqlite.schema import FIRST_SCHEMA_NUMBER, SELECT_META
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
-from schemas.errors import Permanent
 from schemas.lazy_module import LazyModule
-from schemas.status import DeadLetter
 
 if TYPE_CHECKING:
     import numpy as np
 else:
     np = LazyModule("numpy")
 
-#: Columns for `indexed_file`, in its order.
-FILE_COLUMNS = (
-    "source, path, size, mtime_ns, inode, ifnull(ctime_ns, 0), content_hash, revision, indexed_at, notes, touches"
-)
-
-#: Columns for `stored_chunk`.
-STORED_CHUNK_COLUMNS = "id, text_hash, ordinal, start_line, end_line, vector_state, refusal"
-
-#: Columns for `dead_letter`.
-DEAD_LETTER_COLUMNS = "source, path, reason, error_class, attempts, first_at, last_at"
-
 SELECT_FILE_ID = "SELECT id FROM files WHERE source = ? AND path = ?"
 
-# Stale ones last, in their former order.
 SELECT_REFUSED_OF_FILE = f"""
 SELECT {STORED_CHUNK_COLUMNS} FROM chunks WHERE file_id = ? AND vector_state = 'refused'
-ORDER BY ordinal < 0, abs(ordinal), id
 """  # noqa: S608 - a constant
 
 SELECT_POSITION = """
@@ -64,60 +46,15 @@ SELECT_REVISION = "SELECT revision FROM files WHERE source = ? AND path = ?"
 _INODE_BITS = 64
 
 
-def name_of(key: DocumentKey) -> tuple[str, str]:
-    """Return the two columns that name a document.
-
-    Raises:
-        Permanent: the file's name is not valid UTF-8, so no database can store it as text.
-    """
-    try:
-        key.path.encode()
-    except UnicodeEncodeError as error:
-        escaped = key.path.encode(errors="backslashreplace").decode()
-        raise Permanent(f"the name of {escaped} is not valid UTF-8; rename the file to have it indexed") from error
-    return key.source, key.path
-
-
 def stat_values(stat: FileStat) -> tuple[int, int, int, int]:
     """Return size, mtime, inode and ctime as bindings."""
     inode = stat.inode - (1 << _INODE_BITS) if stat.inode >> (_INODE_BITS - 1) else stat.inode
     return stat.size, stat.mtime_ns, inode, stat.ctime_ns
 
 
-def indexed_file(row: Sequence[Any]) -> IndexedFile:
-    """Convert a row of `FILE_COLUMNS`."""
-    source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes, touches = row
-    return IndexedFile(
-        key=DocumentKey(source, path),
-        stat=FileStat(size=size, mtime_ns=mtime_ns, inode=inode % (1 << _INODE_BITS), ctime_ns=ctime_ns),
-        content_hash=content_hash,
-        revision=revision,
-        indexed_at=indexed_at,
-        notes=tuple(json.loads(notes)) if notes != "[]" else (),
-        touches=touches,
-    )
-
-
-def stored_chunk(row: Sequence[Any]) -> StoredChunk:
-    """Convert a row of `STORED_CHUNK_COLUMNS`."""
-    chunk_id, text_hash, ordinal, start_line, end_line, vector_state, refusal = row
-    return StoredChunk(chunk_id, text_hash, ordinal, start_line, end_line, VectorState(vector_state), refusal)
-
-
-def chunk_row(row: Sequence[Any]) -> ChunkRow:
-    """Convert a row of id, source, path, ordinal, start_line, end_line, text."""
-    chunk_id, source, path, ordinal, *rest = row
-    return ChunkRow(chunk_id, DocumentKey(source, path), ordinal if ordinal >= 0 else -1 - ordinal, *rest)
-
-
-def dead_letter(row: Sequence[Any]) -> DeadLetter:
-    """Convert a row of `DEAD_LETTER_COLUMNS`."""
-    return DeadLetter.model_validate(dict(zip(DEAD_LETTER_COLUMNS.split(", "), row, strict=True)))
-
-
 def refused_of(connection: apsw.Connection, file_id: int) -> list[StoredChunk]:
     """Return the refused chunks of one file."""
-    return [stored_chunk(row) for row in fetch(connection, SELECT_REFUSED_OF_FILE, (file_id,))]
+    return in_order(fetch(connection, SELECT_REFUSED_OF_FILE, (file_id,)))
 
 
 def position_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptPosition | None:
@@ -153,12 +90,6 @@ def has_sentences(connection: apsw.Connection) -> bool:
     return schema_number(connection) > FIRST_SCHEMA_NUMBER
 
 
-def stored_signs(users: bytes, signs: bytes) -> SentenceSigns:
-    """Convert the columns users and signs."""
-    is_users = np.frombuffer(users, dtype=np.bool_)
-    return SentenceSigns(np.frombuffer(signs, dtype=np.uint8).reshape(len(is_users), -1 if users else 0), is_users)
-
-
 def current_revision(connection: apsw.Connection, key: DocumentKey) -> int:
     """Return the document's revision (see `StoreReader.revision`)."""
     row = fetch_one(connection, SELECT_REVISION, name_of(key))
@@ -185,9 +116,6 @@ AND substr(f.path, 1, instr(f.path, '.jsonl') + 5) IN (SELECT value FROM json_ea
 AND CASE WHEN ?2 IS NULL THEN 1 WHEN c.said_at IS NOT NULL THEN c.said_at >= ?3 AND c.said_at < ?4
 ELSE f.id IN (SELECT value FROM json_each(?2)) END
 """  # noqa: S608 - a constant
-
-#: Time of the last change of a file. It may be any number; one of the future or before 1970 is no time of a change.
-CHANGED_AT = "CASE WHEN mtime_ns > 0 AND mtime_ns <= 1e9 * (indexed_at + 86400) THEN mtime_ns / 1e9 ELSE indexed_at END"
 
 SELECT_FILE_TIMES = f"SELECT id, path, {CHANGED_AT} FROM files"  # noqa: S608 - a constant
 

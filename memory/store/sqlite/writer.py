@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
 
 import apsw
 
+from memory.store.document_transaction import DocumentWriter
 from memory.store.durable_sqlite import committed, empty_log
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
-from memory.store.reader import TranscriptPosition
 from memory.store.sqlite.connection import (
     load_sqlite_vec,
     missing_keywords,
@@ -35,12 +33,9 @@ from memory.store.sqlite.maintenance import (
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.rows import schema_number
 from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, MIGRATIONS, PAGE_SIZE, SET_META
-from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
+from memory.store.sqlite.transaction import WriteTransaction
 from memory.store.sqlite_file import bytes_of, opened
-from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, Maintained, Store, WriteOutcome
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from memory.store.writer import Maintained
 
 #: A writer's page cache of 64 MB holds most pages of the keyword index. From 16 MB of write-ahead log on, a commit
 #: copies it back. The page size has no effect on an existing file.
@@ -65,17 +60,7 @@ WAL_RESTART_SECONDS = 1.0
 WAL_WORTH_CUTTING_BYTES = 1_048_576
 
 
-def _committed(step: Callable[Concatenate[WriteTransaction, P], T]) -> Callable[Concatenate[SqliteStore, P], T]:
-    """Return the method of a store that carries out this step in a transaction of its own."""
-
-    def method(store: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with store.transaction() as transaction:
-            return step(transaction, *args, **kwargs)
-
-    return method
-
-
-class SqliteStore(SqliteReader, Store):
+class SqliteStore(SqliteReader, DocumentWriter):
     """Read and write access to one file, which must exist; `create_generation` makes one.
 
     Reads use their own connections. The constructor raises like `SqliteReader` and the writing methods.
@@ -94,54 +79,6 @@ class SqliteStore(SqliteReader, Store):
         except BaseException:
             self._writer.close()
             raise
-
-    def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
-        writes_chunks = any(isinstance(change, DocumentWrite | DocumentDelete) for change in changes)
-        if self.text_reason is not None and writes_chunks:
-            raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
-        outcomes: list[WriteOutcome] = []
-        together: list[DocumentChange] = []
-        changed = added = 0
-        for change in changes:
-            with self._readers.borrow() as connection:
-                size = size_of(connection, change)
-            if is_large(changed + size[0], added + size[1]):
-                outcomes += self._write_together(together)
-                together, changed, added = [], 0, 0
-            together.append(self._most_of(change) if is_large(*size) else change)
-            changed, added = changed + size[0], added + size[1]
-        return outcomes + self._write_together(together)
-
-    def _most_of(self, change: DocumentChange) -> DocumentChange:
-        """Write all parts of a large change but the last one; return the rest, which conflicts if a part did."""
-        if not isinstance(change, DocumentWrite | DocumentDelete):
-            return change
-        with self._readers.borrow() as connection:
-            parts, rest = parts_of(connection, change)
-        for part in parts:
-            with self.transaction() as transaction:
-                if transaction.apply(replace(part, expected=rest.expected)) is WriteOutcome.CONFLICT:
-                    return change
-            position = part.position if isinstance(rest.expected, TranscriptPosition) else None
-            if isinstance(rest, DocumentWrite) and position is not None:
-                rest = replace(rest, expected=position)
-            else:
-                rest = replace(rest, expected=transaction.number)
-        return rest
-
-    def _write_together(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
-        if not changes:
-            return []
-        with self.transaction() as transaction:
-            return [transaction.apply(change) for change in changes]
-
-    rename_document = _committed(WriteTransaction.rename)
-    write_vectors = _committed(WriteTransaction.join_vectors)
-    add_users_words = _committed(WriteTransaction.add_users_words)
-    add_sentences = _committed(WriteTransaction.add_sentences)
-    retry_dead_letter = _committed(WriteTransaction.retry)
-    drop_dead_letter = _committed(WriteTransaction.drop_letter)
-    set_meta = _committed(WriteTransaction.set_meta)
 
     def maintain(self, *, go_on: Callable[[], bool], now: float) -> Maintained:
         vectors = keywords = deleted = 0

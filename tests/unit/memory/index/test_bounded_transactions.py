@@ -16,8 +16,8 @@ from memory.index import completion
 from memory.index import transcript_slices as transcript_slicing
 from memory.index.completion import fill_vectors
 from memory.index.indexer import Indexer
+from memory.store import document_transaction as transactions
 from memory.store.options import StoreOptions
-from memory.store.sqlite import transaction as sqlite_transaction
 from memory.store.sqlite.transaction import WriteTransaction
 from memory.store.sqlite.writer import SqliteStore
 from schemas.documents import DocumentKey, Lane
@@ -52,8 +52,8 @@ class World(indexing.World):
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(sqlite_transaction, "MOST_CHANGED", MOST)
-    monkeypatch.setattr(sqlite_transaction, "MOST_ADDED", ADDED)
+    monkeypatch.setattr(transactions, "MOST_CHANGED", MOST)
+    monkeypatch.setattr(transactions, "MOST_ADDED", ADDED)
     for module in (planned_groups, completion):
         monkeypatch.setattr(module, "MAX_CHUNKS_PER_COMMIT", ADDED)
     monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", ADDED)
