@@ -56,6 +56,10 @@ _GROUPS = {
         "migrate": "Make or update the tables of a fleet's PostgreSQL.",
         "uninstall": "Remove what recalld made; notes and transcripts stay.",
     },
+    "Fleet": {
+        "tenant": "Administer tenants: teams that share no memory.",
+        "token": "Make, list and revoke access tokens.",
+    },
     "Plumbing": {
         "watch": "Run only the producers: watch files, queue changed documents.",
         "work": "Run only the workers: index queued documents.",
@@ -75,10 +79,11 @@ _MODULES = {
     **dict.fromkeys(("up", "watch", "work", "serve", "mcp"), "processes"),
     **dict.fromkeys(("rebuild", "backfill", "migrate"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
-    **dict.fromkeys(("stop", "service", "logs", "where", "uninstall"), "home"),
+    **dict.fromkeys(("open", "stop", "service", "logs", "where", "uninstall"), "home"),
     "doctor": "status",
     "get": "search",
     "completion": "help",
+    **dict.fromkeys(("tenant", "token"), "fleet"),
 }
 
 EXIT_CODES = """\

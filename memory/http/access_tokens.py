@@ -96,7 +96,7 @@ class FleetAuthorizer(Authorizer):
         """Return the id of the agent whose memory this request may open, by default the token's first one.
 
         Raises:
-            AccessDenied: no valid token, or one that does not open an agent of that name.
+            AccessDenied: no valid token, or it opens no agent of that name.
         """
         token = self.token(authorization, "search")
         if requested is None:

@@ -107,7 +107,7 @@ class Authorizer:
 
     def is_owner(self, authorization: str | None) -> bool:
         """Return True if the owner's token, or a session that has not expired, came with the request."""
-        token = _bearer(authorization)
+        token = bearer(authorization)
         until = token.removeprefix("session.").partition(".")[0]
         if len(until) < _TOKEN_BYTES and until.isdecimal() and int(until) > self.clock():
             return self.owner_token is not None and _is_equal(token, self._session(int(until)))
@@ -115,7 +115,7 @@ class Authorizer:
 
     def has_owner_token(self, authorization: str | None) -> bool:
         """Return True if the owner's token itself came with the request."""
-        return self.owner_token is not None and _is_equal(_bearer(authorization), self.owner_token)
+        return self.owner_token is not None and _is_equal(bearer(authorization), self.owner_token)
 
     def new_session(self) -> str:
         """Return a token that opens as much as the owner's for `SESSION_SECONDS`. A new owner's token ends it."""
@@ -166,13 +166,13 @@ class Authorizer:
 
     def measurable(self, authorization: str | None) -> tuple[str, ...]:
         """Return the agents whose numbers this request may see: all with the metrics token. Raises AccessDenied."""
-        if self.metrics_token is not None and _is_equal(_bearer(authorization), self.metrics_token):
+        if self.metrics_token is not None and _is_equal(bearer(authorization), self.metrics_token):
             return self.agents
         return self.visible(authorization)
 
     def token_agent(self, authorization: str | None) -> str:
         """Return the agent whose token came with the request. Raises AccessDenied."""
-        token = _bearer(authorization)
+        token = bearer(authorization)
         if not token:
             raise AccessDenied(
                 401,
@@ -242,7 +242,7 @@ def _is_equal(token: str, expected: str) -> bool:
     return hmac.compare_digest(expected.encode(), token.encode())
 
 
-def _bearer(authorization: str | None) -> str:
+def bearer(authorization: str | None) -> str:
     """Return the token of an Authorization header, "" without one."""
     scheme, _, token = (authorization or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -68,6 +68,8 @@ CALLS = {
     "model": ["model", "list"],
     "completion": ["completion", "bash"],
     "service": ["service", "status"],
+    "tenant": ["tenant", "list"],
+    "token": ["token", "list"],
 }
 
 #: Commands that need no settings.

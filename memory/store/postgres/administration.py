@@ -100,7 +100,7 @@ class Administration:
             self._note(connection, tenant, "add tenant", weight=weight, tokensADay=tokens_a_day)
 
     def set_tenant(self, tenant: str, *, weight: float | None = None, tokens_a_day: int | None = None) -> None:
-        """Change what is given; a budget of 0 takes it away."""
+        """Change the weight, the budget, or both; a budget of 0 is taken away."""
         with self._changing(tenant) as connection:
             connection.execute(_SET_TENANT, (weight, tokens_a_day, tenant))
             self._note(connection, tenant, "set tenant", weight=weight, tokensADay=tokens_a_day)
