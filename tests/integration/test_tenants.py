@@ -264,5 +264,5 @@ def test_acts_on_unknown_names_change_nothing(fleet: Administration, database: D
 
 
 def test_a_reader_may_not_administer_and_is_answered_with_the_remedy(fleet_urls: Urls, reading: Database):
-    with pytest.raises(StoreUnreadable, match="GRANT recalld_writer"):
+    with pytest.raises(StoreUnreadable, match="GRANT it recalld_writer"):
         Administration(reading, actor="root").add_tenant("acme")
