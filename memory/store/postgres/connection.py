@@ -17,6 +17,7 @@ from schemas.version import install_command
 try:
     import psycopg
     from psycopg import errors, sql
+    from psycopg.conninfo import conninfo_to_dict
     from psycopg_pool import ConnectionPool, PoolTimeout
 except ImportError as error:
     raise StoreUnreadable(f"PostgreSQL needs further packages: {install_command('fleet')}") from error
@@ -100,11 +101,13 @@ def connect(url: str) -> Connection:
     """
     with translated():
         try:
-            return psycopg.connect(url, **_OPTIONS)
+            # A host with @ is a part of the password, for messages.
+            if "@" not in str(conninfo_to_dict(url).get("host", "")):
+                return psycopg.connect(url, **_OPTIONS)
         except psycopg.ProgrammingError:
-            # Its message may have the password.
-            example = "postgresql://USER:PASSWORD@HOST:5432/DATABASE"
-            raise StoreUnreadable(f"the URL of PostgreSQL cannot be read; write it as {example}") from None
+            pass  # its message may have the password, too
+    form = "postgresql://USER:PASSWORD@HOST:5432/DATABASE, with %40 for @ in a password"
+    raise StoreUnreadable(f"the URL of PostgreSQL cannot be read; write it as {form}")
 
 
 def read_facts(connection: Connection) -> ServerFacts:

@@ -1,0 +1,295 @@
+"""The fleet's database: its migration, its checks at first use, and its failures."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from memory.store.errors import StoreAway, StoreBusy, StoreFull, StoreUnreadable
+from memory.store.postgres.connection import Database, ServerFacts
+from memory.store.postgres.migration import migrate
+from recalld.cli import run
+from recalld.doctor import machine
+from schemas.agents import Scope
+from schemas.errors import Transient
+from schemas.settings import StoreSettings
+from tests.postgres_server import MIGRATOR, WRITER, PostgresServer, Urls
+
+ACME = Scope("acme", "anna")
+_ADD = "INSERT INTO recalld.tenants (tenant) VALUES ('acme')"
+_COUNT = "SELECT count(*) FROM recalld.tenants"
+
+
+@pytest.fixture
+def database(fleet_urls: Urls) -> Iterator[Database]:
+    with closing(Database(fleet_urls.writer)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[PostgresServer]:
+    """A server that the test may stop, or fill with other roles."""
+    server = PostgresServer(tmp_path / "server")
+    server.start()
+    yield server
+    server.kill()
+
+
+def refusal(url: str) -> str:
+    """Return the sentence with which a database is refused."""
+    with closing(Database(url)) as database, pytest.raises(StoreUnreadable) as refused, database.transaction(ACME):
+        pass
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def count(database: Database) -> int:
+    with database.transaction(ACME, read_only=True) as connection:
+        return int(next(connection.execute(_COUNT))[0])
+
+
+# Migration
+
+
+def test_migrate_makes_the_tables_once_and_names_the_next_step(
+    postgres_server: PostgresServer, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = postgres_server.empty_database()
+    url = postgres_server.url(name, MIGRATOR)
+    assert "recalld migrate" in refusal(postgres_server.url(name, WRITER))
+    assert run(["--home", str(home), "migrate", "--url", url]) == 0
+    assert "GRANT recalld_writer TO" in capsys.readouterr().out
+    monkeypatch.setenv("RECALLD_STORE__MIGRATE_URL", url)
+    assert run(["--home", str(home), "migrate"]) == 0
+    output = capsys.readouterr().out
+    assert "nothing to do" in output
+    assert "GRANT" not in output
+    postgres_server.execute(f"GRANT recalld_writer TO {WRITER}")
+    with closing(Database(postgres_server.url(name, WRITER))) as database:
+        assert count(database) == 0
+
+
+def test_migrate_without_a_database_is_wrong_usage(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--home", str(home), "migrate"]) == 2
+    assert "store.migrate_url" in capsys.readouterr().err
+
+
+def test_a_url_that_cannot_be_read_is_refused_without_its_password(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--home", str(home), "migrate", "--url", "postgresql://owner:pass@word@db:port/x"]) == 1
+    assert "word@" not in capsys.readouterr().err
+
+
+def test_concurrent_migrations_make_the_tables_once(postgres_server: PostgresServer) -> None:
+    url = postgres_server.url(postgres_server.empty_database(), MIGRATOR)
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(migrate, [url] * 4))
+    assert sorted(map(len, outcomes)) == [0, 0, 0, 1]
+
+
+def test_migrate_gives_up_when_a_lock_is_held(fleet_urls: Urls, postgres_server: PostgresServer) -> None:
+    url = postgres_server.url(postgres_server.empty_database(), MIGRATOR)
+    with psycopg.connect(url) as holder:
+        holder.execute("SELECT pg_advisory_xact_lock(hashtext('recalld migrate'))")
+        with pytest.raises(StoreBusy):
+            migrate(url, lock_seconds=0.05)
+    assert len(migrate(url)) == 1
+
+
+def test_a_failed_migration_leaves_nothing_behind(postgres_server: PostgresServer) -> None:
+    name = postgres_server.empty_database()
+    postgres_server.execute(f"CREATE SCHEMA recalld AUTHORIZATION {MIGRATOR}", database=name)
+    postgres_server.execute("CREATE TABLE recalld.batch_texts ()", database=name)
+    url = postgres_server.url(name, MIGRATOR)
+    with pytest.raises(psycopg.errors.DuplicateTable):
+        migrate(url)
+    postgres_server.execute("DROP TABLE recalld.batch_texts", database=name)
+    assert len(migrate(url)) == 1
+
+
+def test_the_named_statements_are_all_that_an_administrator_must_run(own_server: PostgresServer) -> None:
+    own_server.execute("CREATE ROLE plain LOGIN; CREATE ROLE worker1 LOGIN")
+    url = own_server.url("postgres", "plain")
+    with pytest.raises(StoreUnreadable) as refused:
+        migrate(url)
+    statements = str(refused.value).partition("database: ")[2].split("; ")
+    assert statements[0] == "CREATE EXTENSION vector"
+    for statement in statements:
+        own_server.execute(statement)
+    assert len(migrate(url)) == 1
+    own_server.execute("GRANT recalld_writer TO worker1")
+    with closing(Database(own_server.url("postgres", "worker1"))) as database:
+        assert count(database) == 0
+
+
+# Checks at first use
+
+
+@pytest.mark.parametrize(
+    ("server", "pgvector", "word"), [(150_010, "0.8.1", "16"), (160_014, None, "0.8"), (160_014, "0.7.4", "0.8")]
+)
+def test_old_servers_are_refused(server: int, pgvector: str | None, word: str) -> None:
+    facts = ServerFacts(server, pgvector, "worker1", False, False, False, 0)
+    assert word in (facts.fault() or "")
+    assert facts.fault() == facts.fault(migrates=True)
+
+
+@pytest.mark.parametrize("pgvector", ["0.8.0", "0.10.1", "1.0"])
+def test_newer_versions_are_served(pgvector: str) -> None:
+    assert ServerFacts(180_004, pgvector, "owner1", False, False, False, 0).fault(migrates=True) is None
+
+
+def test_a_database_without_pgvector_is_refused(postgres_server: PostgresServer) -> None:
+    assert "pgvector" in refusal(postgres_server.url(postgres_server.empty_database(with_pgvector=False), WRITER))
+
+
+def test_tables_of_a_newer_version_are_refused(fleet_urls: Urls) -> None:
+    with psycopg.connect(fleet_urls.migrate, autocommit=True) as connection:
+        connection.execute("INSERT INTO recalld.schema_steps (number, name) VALUES (99, 'later')")
+        try:
+            assert "99" in refusal(fleet_urls.writer)
+            with pytest.raises(StoreUnreadable, match="99"):
+                migrate(fleet_urls.migrate)
+        finally:
+            connection.execute("DELETE FROM recalld.schema_steps WHERE number = 99")
+
+
+@pytest.mark.parametrize(
+    ("role", "word"),
+    [
+        ("LOGIN SUPERUSER", "superuser"),
+        ("LOGIN BYPASSRLS IN ROLE recalld_writer", "BYPASSRLS"),
+        (f"LOGIN IN ROLE {MIGRATOR}", "owns"),
+        ("LOGIN", "GRANT"),
+    ],
+)
+def test_a_user_whom_row_security_does_not_hold_is_refused(
+    fleet_urls: Urls, postgres_server: PostgresServer, role: str, word: str
+) -> None:
+    postgres_server.execute(f"CREATE ROLE unsafe {role}")
+    try:
+        url = fleet_urls.writer.replace(WRITER, "unsafe")
+        sentence = refusal(url)
+        assert word in sentence
+        finding = machine.store(StoreSettings.model_construct(url=url))
+        assert (finding.message, finding.is_open) == (sentence, True)
+    finally:
+        postgres_server.execute("DROP ROLE unsafe")
+
+
+def test_the_owner_of_the_tables_is_refused(fleet_urls: Urls) -> None:
+    assert "owns" in refusal(fleet_urls.migrate)
+
+
+def test_the_doctor_names_server_and_user_of_a_store_that_is_well(fleet_urls: Urls) -> None:
+    finding = machine.store(StoreSettings.model_construct(url=fleet_urls.reader))
+    assert not finding.is_open
+    assert "query1" in finding.message
+
+
+# Transactions and failures
+
+
+def test_a_transaction_commits_at_its_end_and_rolls_back_after_an_error(database: Database) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero), database.transaction(ACME) as connection:
+        connection.execute(f"{_ADD}; SELECT 1 / 0")
+    assert count(database) == 0
+    with database.transaction("acme") as connection:
+        connection.execute(_ADD)
+    assert count(database) == 1
+
+
+def test_reads_of_one_transaction_see_one_state(database: Database) -> None:
+    with database.transaction(ACME, read_only=True) as reader:
+        before = reader.execute(_COUNT).fetchone()
+        with database.transaction(ACME) as writer:
+            writer.execute(_ADD)
+        assert reader.execute(_COUNT).fetchone() == before
+
+
+def test_settings_of_a_transaction_end_with_it(database: Database) -> None:
+    shown = "SELECT current_setting('recalld.tenant'), current_setting('statement_timeout'), pg_backend_pid()"
+    with database.transaction(ACME, statement_seconds=7) as connection:
+        first = next(connection.execute(shown))
+    with database.transaction("other") as connection:
+        second = next(connection.execute(shown))
+    assert (first[:2], second[:2]) == (("acme", "7s"), ("other", "0"))
+    assert first[2] == second[2], "the pool lent another connection"
+
+
+@pytest.mark.parametrize(
+    ("state", "error"), [("53100", StoreFull), ("55P03", StoreBusy), ("40P01", StoreBusy), ("57P01", StoreAway)]
+)
+def test_failures_of_the_server_are_those_of_the_store(database: Database, state: str, error: type[Transient]) -> None:
+    with pytest.raises(error), database.transaction(ACME) as connection:
+        connection.execute(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{state}'; END $$".encode())
+    assert count(database) == 0
+
+
+def test_a_statement_ends_at_its_deadline(database: Database) -> None:
+    with pytest.raises(StoreBusy), database.transaction(ACME, statement_seconds=0.05) as connection:
+        connection.execute("SELECT pg_sleep(600)")
+
+
+def test_a_locked_row_is_waited_for_until_the_limit(database: Database) -> None:
+    with database.transaction(ACME) as holder:
+        holder.execute(_ADD)
+        holder.execute("SELECT FROM recalld.tenants FOR UPDATE")
+        with pytest.raises(StoreBusy), database.transaction(ACME, lock_seconds=0.05) as connection:
+            connection.execute(_ADD)
+
+
+def test_a_server_that_is_away_comes_back(own_server: PostgresServer) -> None:
+    with closing(Database(own_server.database().writer)) as database:
+        with database.transaction(ACME) as connection:
+            connection.execute(_ADD)
+        own_server.kill()
+        for _ in range(2):
+            with pytest.raises(StoreAway):
+                count(database)
+        with closing(Database(own_server.url("postgres"))) as other, pytest.raises(StoreAway):
+            count(other)
+        own_server.start()
+        assert count(database) == 1
+
+
+def test_a_connection_that_breaks_within_a_transaction_is_replaced(database: Database) -> None:
+    with pytest.raises(StoreAway), database.transaction(ACME) as connection:
+        connection.execute(f"{_ADD}; SELECT pg_terminate_backend(pg_backend_pid())")
+    assert count(database) == 0
+
+
+def test_a_server_that_never_answers_is_away() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        closing(Database(f"postgresql://worker1@127.0.0.1:{silent.getsockname()[1]}/x")) as database,
+        pytest.raises(StoreAway),
+    ):
+        count(database)
+
+
+# Without a fleet
+
+
+def test_a_home_in_sqlite_needs_no_client_of_postgresql(home: Path, workspace: Path) -> None:
+    (workspace / "MEMORY.md").write_text("The cat is called Pixel.\n")
+    code = (
+        "import sys; sys.modules['psycopg'] = sys.modules['psycopg_pool'] = None\n"
+        "import memory.service.run, recalld.up.daemon, recalld.doctor.examination, workers.run\n"
+        "from recalld.cli import run\n"
+        f"home, workspace = ['--home', {str(home)!r}], ['--workspace', {str(workspace)!r}]\n"
+        "print([run([*home, *words, *workspace]) for words in (['index'], ['search', 'cat'])])\n"
+        "run([*home, 'migrate', '--url', 'postgresql://x/y'])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "[0, 0]" in ended.stdout, ended.stdout + ended.stderr
+    assert "recalld[fleet]" in ended.stderr
