@@ -53,10 +53,10 @@ _GROUPS = {
         "jobs": "List the queue and batch jobs; cancel a batch job.",
         "rebuild": "Build the index anew while the present one answers.",
         "model": "List local models; fetch one.",
-        "migrate": "Make or update the tables of a fleet's PostgreSQL.",
         "uninstall": "Remove what recalld made; notes and transcripts stay.",
     },
     "Fleet": {
+        "migrate": "Make or update the tables of a fleet's PostgreSQL.",
         "tenant": "Administer tenants: teams that share no memory.",
         "token": "Make, list and revoke access tokens.",
     },
@@ -77,13 +77,13 @@ COMMANDS = {name: line for commands in _GROUPS.values() for name, line in comman
 #: `recalld.commands`, which is imported when the command is used.
 _MODULES = {
     **dict.fromkeys(("up", "watch", "work", "serve", "mcp"), "processes"),
-    **dict.fromkeys(("rebuild", "backfill", "migrate"), "index"),
+    **dict.fromkeys(("rebuild", "backfill"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
     **dict.fromkeys(("open", "stop", "service", "logs", "where", "uninstall"), "home"),
     "doctor": "status",
     "get": "search",
     "completion": "help",
-    **dict.fromkeys(("tenant", "token"), "fleet"),
+    **dict.fromkeys(("migrate", "tenant", "token"), "fleet"),
 }
 
 EXIT_CODES = """\

@@ -1,4 +1,4 @@
-"""Commands of a fleet's administrator: `recalld tenant` and `recalld token`."""
+"""Commands of a fleet's administrator: `recalld migrate`, `recalld tenant` and `recalld token`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,31 @@ def tenant() -> None:
 @click.group("token", cls=CommandGroup, epilog=examples("recalld token list acme"))
 def token() -> None:
     """Administer the access tokens of a fleet's tenants."""
+
+
+@click.command("migrate", epilog=examples("recalld migrate", "recalld migrate --url postgresql://owner@db.lan/recalld"))
+@click.option("--url", metavar="URL", help="Database, with the user who owns the tables. [store.migrate_url]")
+@pass_invocation
+def migrate(invocation: Invocation, *, url: str | None) -> None:
+    """Make the tables of a fleet's store in PostgreSQL, or bring them up to date.
+
+    Each migration is one transaction, and waits 10 seconds at most for other transactions to end. Running processes
+    of the version before go on working.
+    """
+    from memory.store.postgres.migration import migrate as run_migrations
+
+    if url is None:
+        secret = invocation.settings.store.migrate_url
+        if secret is None:
+            raise UserError("name the database with --url, or as store.migrate_url in the settings", exit_code=2)
+        url = secret.get_secret_value()
+    names = run_migrations(url)
+    click.echo(f"done: {', '.join(names)}" if names else "nothing to do: the tables are up to date")
+    if names:
+        click.echo(
+            "each user of the store needs one of two roles; in psql: GRANT recalld_writer TO worker1 (workers), "
+            "GRANT recalld_reader TO query1 (query service)"
+        )
 
 
 def _command(group: click.Group, name: str, *typed: str) -> Callable[[Callable[..., Answer]], click.Command]:

@@ -1,4 +1,4 @@
-"""Commands that bring an index up to date, and wait: `recalld index`, `rebuild`, `backfill` and `migrate`."""
+"""Commands that bring an index up to date, and wait: `recalld index`, `recalld rebuild`, `recalld backfill`."""
 
 from __future__ import annotations
 
@@ -88,31 +88,3 @@ def backfill(
 
     first, last = since.timestamp() if since else None, until.timestamp() if until else None
     return run_backfill(invocation, paths, since=first, until=last, **options)
-
-
-@click.command("migrate", epilog=examples("recalld migrate", "recalld migrate --url postgresql://owner@db.lan/recalld"))
-@click.option("--url", metavar="URL", help="Database, with the user who owns the tables. [store.migrate_url]")
-@pass_invocation
-def migrate(invocation: Invocation, *, url: str | None) -> None:
-    """Make the tables of a fleet's store in PostgreSQL, or bring them up to date.
-
-    Each migration is one transaction, and waits 10 seconds at most for other transactions to end. Running processes
-    of the version before go on working.
-    """
-    from memory.store.postgres.migration import migrate as run_migrations
-    from schemas.errors import UserError
-
-    if url is None:
-        secret = invocation.settings.store.migrate_url
-        if secret is None:
-            raise UserError("name the database with --url, or as store.migrate_url in the settings", exit_code=2)
-        url = secret.get_secret_value()
-    names = run_migrations(url)
-    for name in names:
-        click.echo(f"done: {name}")
-    click.echo("the tables are up to date" if names else "nothing to do: the tables are up to date")
-    if names:
-        click.echo(
-            "each user of the store needs one of two roles; in psql: GRANT recalld_writer TO worker1 (workers), "
-            "GRANT recalld_reader TO query1 (query service)"
-        )

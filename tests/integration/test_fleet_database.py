@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 
 from memory.store.errors import StoreAway, StoreBusy, StoreFull, StoreUnreadable
 from memory.store.postgres.connection import Database, ServerFacts
@@ -180,7 +181,7 @@ def test_a_user_whom_row_security_does_not_hold_is_refused(
         url = fleet_urls.writer.replace(WRITER, "unsafe")
         sentence = refusal(url)
         assert word in sentence
-        finding = machine.store(StoreSettings.model_construct(url=url))
+        finding = machine.store(StoreSettings(url=SecretStr(url)))
         assert (finding.message, finding.is_open) == (sentence, True)
     finally:
         postgres_server.execute("DROP ROLE unsafe")
@@ -191,7 +192,7 @@ def test_the_owner_of_the_tables_is_refused(fleet_urls: Urls) -> None:
 
 
 def test_the_doctor_names_server_and_user_of_a_store_that_is_well(fleet_urls: Urls) -> None:
-    finding = machine.store(StoreSettings.model_construct(url=fleet_urls.reader))
+    finding = machine.store(StoreSettings(url=SecretStr(fleet_urls.reader)))
     assert not finding.is_open
     assert "query1" in finding.message
 

@@ -27,28 +27,20 @@ if TYPE_CHECKING:
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
-#: Seconds to wait for a connection to the server.
-CONNECT_SECONDS = 5
+#: Seconds to wait for a connection; seconds without a free one before the server tells the reason; most connections
+#: of one process.
+CONNECT_SECONDS, PATIENCE_SECONDS, POOL_SIZE = 5, 0.25, 10
 
 #: PgBouncer may stand before the server, so nothing is prepared. Keepalives end a connection to a host that vanished.
-_OPTIONS: dict[str, Any] = {
-    "autocommit": True,
-    "prepare_threshold": None,
-    "connect_timeout": CONNECT_SECONDS,
-    "keepalives_idle": 10,
-    "keepalives_interval": 10,
-    "tcp_user_timeout": 30_000,
-}
-
-#: Connections of one process at most, and seconds without a free one before the server is asked for the reason.
-POOL_SIZE, PATIENCE_SECONDS = 10, 0.25
+_OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "connect_timeout": CONNECT_SECONDS}
+_OPTIONS |= {"keepalives_idle": 10, "keepalives_interval": 10, "tcp_user_timeout": 30_000}
 
 
 class ServerFacts(NamedTuple):
     """Facts about a server, a database and its user.
 
-    `server` is `server_version_num`, such as 160014; `pgvector` is None without it; `schema_number` is 0 without
-    tables. A superuser, BYPASSRLS and an owner of tables also count where the user is only a member of such a role.
+    `server` is `server_version_num`, such as 160014; `number` is that of the schema, 0 without one. A user is also a
+    superuser, or an owner of tables, as a member of such a role.
     """
 
     server: int
@@ -57,27 +49,31 @@ class ServerFacts(NamedTuple):
     is_superuser: bool
     bypasses_policies: bool
     is_owner: bool
-    schema_number: int
+    number: int
 
     def fault(self, *, migrates: bool = False) -> str | None:
         """Return a sentence about the first fault for which the store is refused; None without one."""
-        unsafe = "could read the memory of every tenant; put a user into store.url that only has recalld_writer or "
-        unsafe = f"so {self.user} {unsafe}recalld_reader"
-        faults = {
-            f"PostgreSQL {self.server // 10_000} is too old; the store needs 16 or newer": self.server < 160_000,
-            "the database has no pgvector; install 0.8 or newer on the server, and have an administrator run: "
-            "CREATE EXTENSION vector": self.pgvector is None,
-            f"pgvector {self.pgvector} is too old; install 0.8 or newer on the server, and have an administrator run: "
-            "ALTER EXTENSION vector UPDATE": self.pgvector is not None
-            and tuple(map(int, re.findall(r"\d+", self.pgvector)[:2])) < (0, 8),
-            f"the tables are those of a newer recalld (schema {self.schema_number} instead of {SCHEMA_NUMBER}); "
-            "install that version": self.schema_number > SCHEMA_NUMBER,
-            f"{self.user} is a superuser, {unsafe}": self.is_superuser and not migrates,
-            f"{self.user} has BYPASSRLS, {unsafe}": self.bypasses_policies and not migrates,
-            f"{self.user} owns tables of the store, {unsafe}": self.is_owner and not migrates,
-            "the database lacks tables; run `recalld migrate`": self.schema_number < SCHEMA_NUMBER and not migrates,
-        }
-        return next((sentence for sentence, applies in faults.items() if applies), None)
+        install = "install 0.8 or newer on the server, and have an administrator run:"
+        version = tuple(map(int, re.findall(r"\d+", self.pgvector or "0.8")[:2]))
+        faults = [
+            (self.server < 160_000, f"PostgreSQL {self.server // 10_000} is too old; the store needs 16 or newer"),
+            (self.pgvector is None, f"the database has no pgvector; {install} CREATE EXTENSION vector"),
+            (version < (0, 8), f"pgvector {self.pgvector} is too old; {install} ALTER EXTENSION vector UPDATE"),
+            (
+                self.number > SCHEMA_NUMBER,
+                f"a newer recalld made the tables (schema {self.number}); install it here, too",
+            ),
+        ]
+        if not migrates:
+            unsafe = f"so {self.user} could read every tenant's memory; in store.url, name a user who has no right but "
+            unsafe += "recalld_writer or recalld_reader"
+            faults += [
+                (self.is_superuser, f"{self.user} is a superuser, {unsafe}"),
+                (self.bypasses_policies, f"{self.user} has BYPASSRLS, {unsafe}"),
+                (self.is_owner, f"{self.user} owns tables of the store, {unsafe}"),
+                (self.number < SCHEMA_NUMBER, "the database lacks tables; run `recalld migrate`"),
+            ]
+        return next((sentence for applies, sentence in faults if applies), None)
 
 
 _FACTS = """
@@ -142,12 +138,7 @@ class Database:
 
     @contextmanager
     def transaction(
-        self,
-        scope: Scope | str,
-        *,
-        read_only: bool = False,
-        statement_seconds: float = 0.0,
-        lock_seconds: float = 10.0,
+        self, scope: Scope | str, *, read_only: bool = False, statement_seconds: float = 0.0, lock_seconds: float = 10.0
     ) -> Iterator[Connection]:
         """Lend a connection whose transaction sees the rows of one tenant; a text is the name of a tenant.
 
@@ -193,7 +184,11 @@ class Database:
             *(round(1000 * limit) for limit in seconds),
         )
         with translated():
-            pool = self._checked_pool()
+            if self._pool is None:
+                self.check()
+                with self._lock:
+                    self._pool = self._pool or _pool(self._url)
+            pool = self._pool
             connection = self._borrow(pool)
             try:
                 with connection:
@@ -201,22 +196,6 @@ class Database:
                     yield connection
             finally:
                 pool.putconn(connection)
-
-    def _checked_pool(self) -> ConnectionPool[Connection]:
-        if self._pool is None:
-            self.check()
-            with self._lock:
-                self._pool = self._pool or ConnectionPool(
-                    self._url,
-                    kwargs=_OPTIONS,
-                    min_size=0,
-                    max_size=POOL_SIZE,
-                    num_workers=1,
-                    open=True,
-                    check=ConnectionPool.check_connection,
-                    reconnect_timeout=0.0,
-                )
-        return self._pool
 
     def _borrow(self, pool: ConnectionPool[Connection]) -> Connection:
         """Take a connection from the pool, which cannot tell if the server is away or all connections are in use."""
@@ -228,6 +207,11 @@ class Database:
             return pool.getconn(CONNECT_SECONDS)
         except PoolTimeout as error:
             raise StoreBusy(f"all {POOL_SIZE} connections to PostgreSQL are in use; trying again") from error
+
+
+def _pool(url: str) -> ConnectionPool[Connection]:
+    size: dict[str, Any] = {"min_size": 0, "max_size": POOL_SIZE, "num_workers": 1, "reconnect_timeout": 0.0}
+    return ConnectionPool(url, kwargs=_OPTIONS, check=ConnectionPool.check_connection, open=True, **size)
 
 
 @contextmanager

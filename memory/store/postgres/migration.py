@@ -32,7 +32,7 @@ def migrate(url: str, *, lock_seconds: float = 10.0) -> list[str]:
     names = []
     with connect(url) as connection, translated():
         facts = read_facts(connection)
-        if facts.schema_number == 0 and facts.server >= 160_000:
+        if facts.number == 0 and facts.server >= 160_000:
             missing = [statement for has_right, statement in connection.execute(_RIGHTS) if not has_right]
             if missing:
                 raise StoreUnreadable(
@@ -44,12 +44,12 @@ def migrate(url: str, *, lock_seconds: float = 10.0) -> list[str]:
         fault = facts.fault(migrates=True)
         if fault is not None:
             raise StoreUnreadable(fault)
-        for number in range(facts.schema_number + 1, SCHEMA_NUMBER + 1):
+        for number in range(facts.number + 1, SCHEMA_NUMBER + 1):
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = {round(1000 * lock_seconds)}")
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext('recalld migrate'))")
                 # Another process may have been faster.
-                if read_facts(connection).schema_number < number:
+                if read_facts(connection).number < number:
                     name, statements = MIGRATIONS[number - 1]
                     connection.execute(statements + GUARD)
                     connection.execute(
