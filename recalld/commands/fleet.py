@@ -6,11 +6,10 @@ import getpass
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from memory.http.access_tokens import Right
 from recalld.invocation import CommandGroup, Invocation, examples, json_option, pass_invocation, to_type
 from recalld.terminal_text import print_answer, printable_name
 from schemas.errors import UserError
@@ -26,6 +25,20 @@ _weight_option = click.option(
 )
 _budget_option = click.option(
     "--tokens-a-day", type=click.IntRange(0), metavar="N", help="Tokens that may be embedded a day; 0 for no limit."
+)
+_rights_option = click.option(
+    "--right",
+    "rights",
+    type=click.Choice(("search", "ingest", "admin")),
+    multiple=True,
+    default=["search"],
+    help="Right of the token; repeatable. [search]",
+)
+_agents_option = click.option(
+    "--agent", "agents", metavar="ID", multiple=True, help="Agent that it opens; repeatable, the first is the default."
+)
+_days_option = click.option(
+    "--days", type=click.FloatRange(0, 36_500, min_open=True), metavar="N", help="Days until it expires. [never]"
 )
 
 
@@ -99,9 +112,9 @@ def _administration(invocation: Invocation) -> Administration:
 @click.argument("name")
 @_weight_option
 @_budget_option
-def add_tenant(fleet: Administration, *, name: str, **changes: Any) -> Answer:
+def add_tenant(fleet: Administration, *, name: str, **values: Any) -> Answer:
     """Add the tenant NAME: letters, digits, dot, dash, underscore."""
-    fleet.add_tenant(name, **changes)
+    fleet.add_tenant(name, **values)
     return {"tenant": name}, [f"{name} is added; make a token for it: `recalld token add {name} TOKEN`"]
 
 
@@ -109,21 +122,16 @@ def add_tenant(fleet: Administration, *, name: str, **changes: Any) -> Answer:
 def list_tenants(fleet: Administration) -> Answer:
     """List the tenants, with their weights, budgets and numbers of agents."""
     tenants = fleet.tenants()
-    lines = [
-        f"{tenant['tenant']}: {tenant['agents']:,} agents, weight {tenant['weight']:g}, "
-        + (f"{tenant['tokensADay']:,} tokens a day" if tenant["tokensADay"] is not None else "no limit of tokens")
-        for tenant in tenants
-    ]
-    return {"tenants": tenants}, lines or ["there are no tenants"]
+    return {"tenants": tenants}, map(_line, tenants)
 
 
 @_command(tenant, "set", "recalld tenant set acme --weight 2", "recalld tenant set acme --tokens-a-day 0")
 @click.argument("name")
 @_weight_option
 @_budget_option
-def set_tenant(fleet: Administration, *, name: str, **changes: Any) -> Answer:
+def set_tenant(fleet: Administration, *, name: str, **values: Any) -> Answer:
     """Change the weight or the budget of the tenant NAME."""
-    fleet.set_tenant(name, **changes)
+    fleet.set_tenant(name, **values)
     return {"tenant": name}, [f"{name} is changed"]
 
 
@@ -140,33 +148,16 @@ def remove_tenant(fleet: Administration, *, name: str, force: bool) -> Answer:
     return {"tenant": name, "rows": rows}, [f"{name} is removed: {rows:,} rows deleted"]
 
 
-@_command(
-    token, "add", "recalld token add acme bot", "recalld token add acme laptop --right ingest --agent anna --days 90"
-)
+@_command(token, "add", "recalld token add acme bot", "recalld token add acme laptop --right ingest --agent anna")
 @click.argument("tenant")
 @click.argument("name")
-@click.option(
-    "--right",
-    "rights",
-    type=click.Choice(get_args(Right)),
-    multiple=True,
-    default=["search"],
-    help="Right of the token; repeatable. [search]",
-)
-@click.option(
-    "--agent",
-    "agents",
-    metavar="ID",
-    multiple=True,
-    help="Agent that it opens; repeatable, the first is the default. [all]",
-)
-@click.option(
-    "--days", type=click.FloatRange(0, 36_500, min_open=True), metavar="N", help="Days until it expires. [never]"
-)
+@_rights_option
+@_agents_option
+@_days_option
 def add_token(fleet: Administration, *, tenant: str, name: str, **options: Any) -> Answer:
     """Make the access token NAME for TENANT and print it, this once: only its hash is stored.
 
-    Agents that it names are added where they are missing.
+    Without --agent it opens all agents of the tenant. Agents that it names are added where they are missing.
     """
     secret = fleet.add_token(tenant, name, **options)
     return {"tenant": tenant, "name": name, "token": secret}, [secret]
@@ -178,7 +169,7 @@ def list_tokens(fleet: Administration, *, tenant: str | None) -> Answer:
     """List the tokens of TENANT, or of all tenants, with rights, agents, machines and states."""
     tenants = [tenant] if tenant is not None else [row["tenant"] for row in fleet.tenants()]
     tokens = [token for name in tenants for token in fleet.tokens(name)]
-    return {"tokens": tokens}, map(_token_line, tokens) if tokens else ["there are no tokens"]
+    return {"tokens": tokens}, map(_line, tokens)
 
 
 @_command(token, "revoke", "recalld token revoke acme laptop")
@@ -190,9 +181,7 @@ def revoke(fleet: Administration, *, tenant: str, name: str) -> Answer:
     return {"tenant": tenant, "name": name}, [f"{name} is revoked, and refused within five seconds"]
 
 
-def _token_line(token: Mapping[str, Any]) -> str:
-    facts = [token["state"], ", ".join(token["rights"]), ", ".join(token["agents"] or ["all agents"])]
-    facts += [f"until {token['expiresAt']:.16}"] if token["expiresAt"] is not None else []
-    facts += [f"machine {printable_name(token['machine'])}"] if token["machine"] is not None else []
-    facts += [f"refused to machine {printable_name(machine)}" for machine in token["refusedMachines"]]
-    return f"{token['tenant']} {token['name']}: {'; '.join(facts)}"
+def _line(row: Mapping[str, Any]) -> str:
+    """Return the fields of a row that are set, in one line."""
+    values = {name: ", ".join(value) if isinstance(value, list) else value for name, value in row.items()}
+    return printable_name("  ".join(f"{name} {value}" for name, value in values.items() if value not in (None, "")))

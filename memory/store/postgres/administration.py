@@ -12,7 +12,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from memory.http.access_tokens import AccessToken, Right, new_token, token_hash
+from memory.store.postgres.access import AccessToken, new_token, token_hash
 from memory.store.postgres.connection import Connection, Database
 from schemas.errors import UserError
 from schemas.settings.section import AGENT_ID_PATTERN
@@ -20,8 +20,8 @@ from schemas.settings.section import AGENT_ID_PATTERN
 #: Rows of one partition that a transaction of `remove_tenant` deletes at most.
 _BATCH_ROWS = 1_000
 
-#: Names that nothing may have: "shared" stands for the embedding cache of all tenants.
-_RESERVED = frozenset({"shared"})
+#: Name that nothing may have: it stands for the embedding cache of all tenants.
+_RESERVED = "shared"
 
 #: Deleted first, in this order: without them no request and no commit adds rows while the others go.
 _GATES = ("access_tokens", "agents", "generations")
@@ -36,7 +36,7 @@ UPDATE recalld.tenants
 SET weight = coalesce(%s, weight), tokens_a_day = nullif(coalesce(%s, tokens_a_day), 0) WHERE tenant = %s
 """
 _TENANTS = """
-SELECT jsonb_build_object('tenant', tenant, 'weight', weight, 'tokensADay', tokens_a_day,
+SELECT json_build_object('tenant', tenant, 'weight', weight, 'tokensADay', tokens_a_day,
     'agents', (SELECT count(*) FROM recalld.agents AS a WHERE a.tenant = t.tenant))
 FROM recalld.tenants AS t ORDER BY tenant
 """
@@ -45,16 +45,14 @@ INSERT INTO recalld.access_tokens (hash, tenant, name, rights, agents, expires_a
 VALUES (%s, %s, %s, %s, %s, now() + %s * interval '1 day') ON CONFLICT DO NOTHING
 """
 _TOKENS = """
-SELECT jsonb_build_object('tenant', tenant, 'name', name, 'rights', rights, 'agents', agents, 'machine', machine,
-    'madeAt', made_at, 'expiresAt', expires_at, 'usedOn', used_on,
+SELECT json_build_object('tenant', tenant, 'name', name,
     'state', CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'valid' END,
-    'refusedMachines', ARRAY(SELECT subject->>'machine' FROM recalld.audit AS a
+    'rights', rights, 'agents', agents, 'madeAt', made_at, 'expiresAt', expires_at, 'usedOn', used_on,
+    'machine', machine, 'refusedMachines', ARRAY(SELECT subject->>'machine' FROM recalld.audit AS a
         WHERE a.tenant = t.tenant AND act = 'refuse machine' AND subject->>'token' = t.name ORDER BY id))
 FROM recalld.access_tokens AS t WHERE tenant = %s ORDER BY name
 """
-_REVOKE = """
-UPDATE recalld.access_tokens SET revoked_at = now() WHERE tenant = %s AND name = %s AND revoked_at IS NULL
-"""
+_REVOKE = "UPDATE recalld.access_tokens SET revoked_at = now() WHERE tenant = %s AND name = %s AND revoked_at IS NULL"
 _BIND = """
 UPDATE recalld.access_tokens SET machine = %(machine)s, used_on = current_date
 WHERE tenant = %(tenant)s AND name = %(token)s AND coalesce(machine, %(machine)s) = %(machine)s
@@ -78,32 +76,29 @@ DELETE FROM recalld.{table} WHERE tenant = %(tenant)s
 
 
 class Administration:
-    """Acts of an `actor`: the user of a command, or the name of a token.
+    """Acts of an `actor`: the user of a command, or the name of a token. Lists are JSON objects, by name.
 
-    Every method raises UserError for a wrong name, and the errors of `Database`. Lists are JSON objects.
+    Every method raises UserError for a wrong name, and the errors of `Database`.
     """
 
     def __init__(self, database: Database, *, actor: str) -> None:
-        self._database = database
-        self._actor = actor
+        self._database, self._actor = database, actor
 
     def tenants(self) -> list[dict[str, Any]]:
-        """Return all tenants, by name."""
+        """Return all tenants."""
         with self._database.directory() as connection:
             return [tenant for (tenant,) in connection.execute(_TENANTS).fetchall()]
 
     def add_tenant(self, tenant: str, *, weight: float | None = None, tokens_a_day: int | None = None) -> None:
         """Add a tenant."""
-        with self._changing(tenant, is_new=True) as connection:
+        with self._acting(tenant, "add tenant", is_new=True, weight=weight, tokensADay=tokens_a_day) as connection:
             if not connection.execute(_ADD_TENANT, (tenant, weight, tokens_a_day)).rowcount:
                 raise UserError(f"there is a tenant {tenant} already; `recalld tenant set {tenant}` changes it")
-            self._note(connection, tenant, "add tenant", weight=weight, tokensADay=tokens_a_day)
 
     def set_tenant(self, tenant: str, *, weight: float | None = None, tokens_a_day: int | None = None) -> None:
         """Change the weight, the budget, or both; a budget of 0 is taken away."""
-        with self._changing(tenant) as connection:
+        with self._acting(tenant, "set tenant", weight=weight, tokensADay=tokens_a_day) as connection:
             connection.execute(_SET_TENANT, (weight, tokens_a_day, tenant))
-            self._note(connection, tenant, "set tenant", weight=weight, tokensADay=tokens_a_day)
 
     def remove_tenant(self, tenant: str, *, force: bool = False) -> int:
         """Delete a tenant with its tokens, agents and indexes, and return the number of rows. Resumes after a crash.
@@ -111,7 +106,7 @@ class Administration:
         Raises:
             UserError: there are documents, without `force`.
         """
-        with self._changing(tenant) as connection:
+        with self._acting(tenant, "remove tenant", force=force) as connection:
             count = "SELECT count(*), count(DISTINCT agent) FROM recalld.files WHERE tenant = %s"
             documents, agents = connection.execute(count, (tenant,)).fetchone() or (0, 0)
             if documents and not force:
@@ -119,59 +114,55 @@ class Administration:
                     f"{tenant} has {agents:,} agents with {documents:,} documents, which would be deleted for good; "
                     "--force deletes them"
                 )
-            self._note(connection, tenant, "remove tenant", documents=documents)
             tables = [name for (name,) in connection.execute(_TABLES, ([*_GATES, "tenants", "audit"],)).fetchall()]
         return sum(self._delete(tenant, table) for table in (*_GATES, *tables, "tenants"))
 
     def tokens(self, tenant: str) -> list[dict[str, Any]]:
-        """Return the tenant's access tokens, by name, revoked ones as well."""
-        with self._changing(tenant) as connection:
+        """Return the tenant's access tokens, revoked ones as well."""
+        with self._acting(tenant, None) as connection:
             return [token for (token,) in connection.execute(_TOKENS, (tenant,)).fetchall()]
 
     def add_token(
-        self,
-        tenant: str,
-        name: str,
-        *,
-        rights: Collection[Right],
-        agents: Sequence[str] = (),
-        days: float | None = None,
+        self, tenant: str, name: str, *, rights: Collection[str], agents: Sequence[str] = (), days: float | None = None
     ) -> str:
         """Return a new access token, for all agents if none is named. Missing agents are added."""
         for text in (name, *agents):
             _check_name(text)
         token = new_token()
         row = (token_hash(token), tenant, name, sorted(rights), list(agents) or None, days)
-        with self._changing(tenant) as connection:
+        subject: dict[str, Any] = {"token": name, "rights": sorted(rights), "agents": list(agents)}
+        with self._acting(tenant, "add token", **subject) as connection:
             if not connection.execute(_ADD_HASH, row).rowcount:
                 raise UserError(f"{tenant} has, or had, a token {name}; choose another name")
-            self._note(connection, tenant, "add token", token=name, rights=sorted(rights), agents=list(agents))
-            for agent in agents:
-                self._add_agent(connection, tenant, agent)
+        for agent in agents:
+            self.add_agent(tenant, agent)
         return token
 
     def add_agent(self, tenant: str, agent: str) -> None:
         """Add an agent to its tenant, unless it is there."""
         _check_name(agent)
-        with self._changing(tenant) as connection:
-            self._add_agent(connection, tenant, agent)
+        with self._acting(tenant, "add agent", agent=agent) as connection:
+            statement = "INSERT INTO recalld.agents (tenant, agent) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+            connection.execute(statement, (tenant, agent))
 
     def revoke(self, tenant: str, name: str) -> None:
         """Revoke a token. Services refuse it within five seconds."""
-        with self._changing(tenant) as connection:
+        with self._acting(tenant, "revoke token", token=name) as connection:
             if not connection.execute(_REVOKE, (tenant, name)).rowcount:
                 raise UserError(f"{tenant} has no valid token {name}; `recalld token list {tenant}` lists its tokens")
-            self._note(connection, tenant, "revoke token", token=name)
 
     @contextmanager
-    def _changing(self, tenant: str, *, is_new: bool = False) -> Iterator[Connection]:
-        """Lend a connection in a transaction of a tenant. Raise UserError if there is none, unless it `is_new`."""
+    def _acting(self, tenant: str, act: str | None, *, is_new: bool = False, **subject: Any) -> Iterator[Connection]:
+        """Lend a connection in a transaction of a tenant that notes the act. Raise UserError if there is no tenant."""
         _check_name(tenant)
         with self._database.transaction(tenant) as connection:
             query = "SELECT FROM recalld.tenants WHERE tenant = %s"
             if not is_new and connection.execute(query, (tenant,)).fetchone() is None:
                 raise UserError(f"there is no tenant {tenant}; `recalld tenant list` lists them")
             yield connection
+            if act is not None:
+                note = "INSERT INTO recalld.audit (tenant, actor, act, subject) VALUES (%s, %s, %s, %s)"
+                connection.execute(note, (tenant, self._actor, act, Jsonb(subject)))
 
     def _delete(self, tenant: str, table: str) -> int:
         """Delete all rows of a tenant in one table, in transactions of bounded size."""
@@ -182,15 +173,6 @@ class Administration:
             deleted += rows
             if not rows:
                 return deleted
-
-    def _add_agent(self, connection: Connection, tenant: str, agent: str) -> None:
-        statement = "INSERT INTO recalld.agents (tenant, agent) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-        if connection.execute(statement, (tenant, agent)).rowcount:
-            self._note(connection, tenant, "add agent", agent=agent)
-
-    def _note(self, connection: Connection, tenant: str, act: str, **subject: object) -> None:
-        statement = "INSERT INTO recalld.audit (tenant, actor, act, subject) VALUES (%s, %s, %s, %s)"
-        connection.execute(statement, (tenant, self._actor, act, Jsonb(subject)))
 
 
 def bind_machine(database: Database, token: AccessToken, machine: str) -> bool:
@@ -204,9 +186,6 @@ def bind_machine(database: Database, token: AccessToken, machine: str) -> bool:
 
 
 def _check_name(name: str) -> None:
-    if name in _RESERVED or not re.fullmatch(AGENT_ID_PATTERN, name):
-        raise UserError(
-            f"{name!r} cannot be a name here: it is reserved, or has other characters than letters, digits, dot, dash "
-            "and underscore, or more than 64",
-            exit_code=2,
-        )
+    if name == _RESERVED or not re.fullmatch(AGENT_ID_PATTERN, name):
+        problem = "it is reserved, or is not 1 to 64 letters, digits, dots, dashes and underscores"
+        raise UserError(f"{name!r} cannot be a name here: {problem}", exit_code=2)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from memory.http.access_tokens import VIEW_AGENTS, AccessToken, FleetAuthorizer, new_token, token_hash
 from memory.http.authorization import AccessDenied
+from memory.store.postgres.access import VIEW_AGENTS, AccessToken, FleetAuthorizer, new_token, token_hash
 from schemas.agents import Scope
 
 SECRET = new_token()
-TOKEN = AccessToken(tenant="acme", name="bot", rights=frozenset({"search"}))
+TOKEN = AccessToken(tenant="acme", name="bot", rights=("search",))
 
 #: Names that acme's token must not tell apart: unknown ones, other tenants' and malformed ones.
 CLOSED = [
@@ -36,14 +36,10 @@ class _Directory:
     def __init__(self, tokens: Mapping[str, AccessToken], agents: Sequence[str]) -> None:
         self._tokens = {token_hash(secret): token for secret, token in tokens.items()}
         self._agents = {Scope.of(agent) for agent in agents}
+        self.token = self._tokens.get
+        self.has_agent = self._agents.__contains__
 
-    def token(self, digest: bytes) -> AccessToken | None:
-        return self._tokens.get(digest)
-
-    def has_agent(self, scope: Scope) -> bool:
-        return scope in self._agents
-
-    def page(self, tenant: str, *, after: str, limit: int) -> Sequence[str]:
+    def page(self, tenant: str, *, after: str = "", limit: int = VIEW_AGENTS) -> Sequence[str]:
         names = sorted(scope.agent for scope in self._agents if scope.tenant == tenant)
         return [name for name in names if name > after][:limit]
 
@@ -103,7 +99,7 @@ def test_an_expired_token_is_refused_at_once():
 
 
 def test_a_token_has_only_the_rights_that_it_was_given():
-    sender = gate(replace(TOKEN, rights=frozenset({"ingest"})))
+    sender = gate(replace(TOKEN, rights=("ingest",)))
     assert denied(sender, "anna")[0] == 403
     assert sender.token(f"Bearer {SECRET}", "ingest").name == "bot"
 
