@@ -154,6 +154,13 @@ def test_a_database_without_pgvector_is_refused(postgres_server: PostgresServer)
     assert "pgvector" in refusal(postgres_server.url(postgres_server.empty_database(with_pgvector=False), WRITER))
 
 
+def test_migrate_needs_pgvector_on_the_server_and_brings_it_into_the_database(postgres_server: PostgresServer) -> None:
+    url = postgres_server.url(postgres_server.empty_database(with_pgvector=False))
+    with pytest.raises(StoreUnreadable, match="no pgvector"):
+        migrate(f"{url}?options=-c%20extension_control_path%3D/nowhere")
+    assert len(migrate(url)) == 1
+
+
 def test_tables_of_a_newer_version_are_refused(fleet_urls: Urls) -> None:
     with psycopg.connect(fleet_urls.migrate, autocommit=True) as connection:
         connection.execute("INSERT INTO recalld.schema_steps (number, name) VALUES (99, 'later')")

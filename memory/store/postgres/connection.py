@@ -89,12 +89,7 @@ _SCHEMA_NUMBER = "SELECT coalesce(max(number), 0) FROM recalld.schema_steps"
 
 
 def connect(url: str) -> Connection:
-    """Return a connection in autocommit mode, which the caller closes.
-
-    Raises:
-        StoreAway: the server cannot be reached.
-        StoreUnreadable: the URL cannot be read.
-    """
+    """Return a connection in autocommit mode, which the caller closes. Raises StoreAway, StoreUnreadable."""
     with translated():
         try:
             # A host with @ is a part of the password, for messages.

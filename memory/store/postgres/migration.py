@@ -18,16 +18,20 @@ SELECT to_regnamespace('recalld') IS NOT NULL OR has_database_privilege(current_
     format('CREATE SCHEMA recalld AUTHORIZATION %I', current_user)
 """
 
+_ADD_PGVECTOR = """
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') THEN
+        CREATE EXTENSION IF NOT EXISTS vector;
+    END IF;
+END $$
+"""
+
 
 def migrate(url: str, *, lock_seconds: float = 10.0) -> list[str]:
     """Make the tables, or bring them up to date; return the names of the migrations, each of which is a transaction.
 
-    Several processes may do so at once.
-
-    Raises:
-        StoreAway: the server cannot be reached.
-        StoreUnreadable: it is too old, its tables are newer, or the user may not make them.
-        StoreBusy: another process holds a lock for more than `lock_seconds`.
+    Several processes may do so at once. Raises StoreAway, StoreUnreadable with the remedy, and StoreBusy after
+    `lock_seconds` of waiting for another process.
     """
     names = []
     with connect(url) as connection, translated():
@@ -35,11 +39,11 @@ def migrate(url: str, *, lock_seconds: float = 10.0) -> list[str]:
         if facts.number == 0 and facts.server >= 160_000:
             missing = [statement for has_right, statement in connection.execute(_RIGHTS) if not has_right]
             if missing:
-                raise StoreUnreadable(
-                    f"{facts.user} may not make all that the store needs; have an administrator run in this database: "
-                    f"{'; '.join(missing)}"
+                problem = (
+                    f"{facts.user} may not make all that the store needs; have an administrator run in this database"
                 )
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+                raise StoreUnreadable(f"{problem}: {'; '.join(missing)}")
+            connection.execute(_ADD_PGVECTOR)
             facts = read_facts(connection)
         fault = facts.fault(migrates=True)
         if fault is not None:

@@ -20,9 +20,7 @@ BEGIN
     IF to_regrole('recalld_reader') IS NULL THEN CREATE ROLE recalld_reader NOLOGIN; END IF;
 END $$;
 CREATE TABLE recalld.schema_steps (
-    number  integer PRIMARY KEY,
-    name    text NOT NULL,
-    made_at timestamptz NOT NULL DEFAULT now()
+    number integer PRIMARY KEY, name text NOT NULL, made_at timestamptz NOT NULL DEFAULT now()
 );
 GRANT USAGE ON SCHEMA recalld TO recalld_writer, recalld_reader;
 GRANT SELECT ON recalld.schema_steps TO recalld_writer, recalld_reader;
@@ -148,7 +146,7 @@ CREATE POLICY holder ON recalld.access_tokens FOR SELECT
 """  # noqa: S608 - a constant
 
 #: Ends each migration: every table with a tenant gets its policy and grants. A parent's policy does not guard its
-#: partitions, so no role is granted them, and without a policy of their own they show no row. Nothing changes in audit.
+#: partitions, so no role is granted them, and without a policy of their own they show no row. Audit rows never change.
 GUARD = """
 DO $$
 DECLARE
