@@ -11,6 +11,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: Tenant of an agent whose id names none.
 DEFAULT_TENANT = "default"
 
+#: Owner of an embedding cache that all tenants share. No tenant has this name.
+SHARED_CACHE = "shared"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Scope:

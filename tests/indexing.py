@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
@@ -18,6 +17,7 @@ from memory.index.indexer import Indexer
 from memory.store.options import StoreOptions
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
+from tests.storing import cache_at
 
 FAST = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=5_000.0)
 SLOW = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=1, chunks_per_second=0.01)
@@ -34,7 +34,7 @@ class World:
         self.folder, self.workspace, self.sessions = folder, folder / "workspace", folder / "sessions"
         (self.workspace / "memory").mkdir(parents=True)
         self.sessions.mkdir()
-        self.cache = EmbeddingCache(folder / "embeddings.sqlite") if self.cached else None
+        self.cache = cache_at(folder / "embeddings.sqlite") if self.cached else None
         self._open: list[Indexer] = []
 
     def agent(self, **settings: Any) -> AgentSettings:

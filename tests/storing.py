@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,14 @@ import apsw
 import numpy as np
 
 from memory.chunking.chunker import Chunk
+from memory.embedding import cache
+from memory.embedding.batch_jobs import batch_ledger
+from memory.embedding.batch_jobs.batch_ledger import BatchLedger
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.cache_reader import VERSION, EmbeddingCacheReader
+from memory.embedding.table_reader import file_reader
 from memory.store.dead_letters import FORGOTTEN
+from memory.store.durable_sqlite import DurableSqlite
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit, TranscriptPosition, Vector
 from memory.store.sqlite.connection import load_sqlite_vec
@@ -42,6 +50,26 @@ class TemporaryStore(SqliteStore):
         """Close it and open it again."""
         self.close()
         super().__init__(self._path, self._options)
+
+
+def cache_file(path: Path) -> DurableSqlite:
+    """The tables of an embedding cache in a file."""
+    return DurableSqlite(path, cache.KIND)
+
+
+def cache_at(path: Path, *, max_entries: int | None = None) -> EmbeddingCache:
+    """The embedding cache in a file."""
+    return EmbeddingCache(cache_file(path), max_entries=max_entries)
+
+
+def cache_reader_at(path: Path) -> EmbeddingCacheReader:
+    """The same for reading."""
+    return EmbeddingCacheReader(file_reader(path, VERSION))
+
+
+def ledger_at(path: Path, *, clock: Callable[[], float] = time.time) -> BatchLedger:
+    """The ledger of batch jobs in a file."""
+    return BatchLedger(DurableSqlite(path, batch_ledger.KIND), clock=clock)
 
 
 def key(path: str, source: str = "memory") -> DocumentKey:

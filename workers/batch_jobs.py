@@ -21,7 +21,7 @@ from memory.chunking.chunker import estimate_tokens
 from memory.embedding.batch_jobs.batch_api import BatchLine, batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
 from memory.embedding.batch_jobs.batch_step import JobRules, step
-from memory.embedding.batch_jobs.ledger_reader import ledger_path
+from memory.embedding.batch_jobs.ledger_reader import has_ledger
 from memory.embedding.breaker import Permit
 from memory.embedding.coordination import believed
 from memory.embedding.providers.endpoint import LONGEST_WAIT_SECONDS
@@ -30,6 +30,7 @@ from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
 from memory.status.condition_texts import stop_text
 from memory.store.reader import Vector
+from schemas.agents import Scope
 from schemas.conditions import Condition, ConditionCode, StopReason
 from schemas.errors import Unusable
 from schemas.metrics import VECTORS
@@ -91,11 +92,10 @@ class BatchTurn:
 @contextmanager
 def batch_jobs(runtime: Runtime, indexer: Indexer) -> Iterator[AgentJobs | None]:
     """Open the ledger for the block; yield None if neither the settings nor a ledger know batch jobs."""
-    path = ledger_path(runtime.settings.home)
-    if not indexer.agent.remote.batch.enabled and not path.exists():
+    if not indexer.agent.remote.batch.enabled and not has_ledger(runtime.settings):
         yield None
         return
-    with BatchLedger(path) as ledger:
+    with BatchLedger.of(runtime.settings, Scope.of(indexer.agent.id).tenant) as ledger:
         yield AgentJobs(runtime, indexer, ledger)
 
 

@@ -11,6 +11,7 @@ from functools import partial
 import structlog
 
 from memory.documents.agent_files import AgentFiles
+from memory.embedding.batch_jobs.batch_ledger import sent_in_jobs
 from memory.embedding.batch_jobs.batch_step import BATCH_TIMING, BatchTiming
 from memory.embedding.breaker import FIRST_PAUSE_SECONDS
 from memory.embedding.cache import EmbeddingCache
@@ -23,6 +24,7 @@ from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider import provider_of, successor, written_provider
 from memory.index.readers import OpenIndexes
+from schemas.agents import Scope
 from schemas.conditions import OF_PROVIDER
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
@@ -87,8 +89,9 @@ class Runtime:
         self.stopping = threading.Event()
         self._coordinate = coordinate
         self._owner = IndexOwner.of(settings)
-        self._cache: EmbeddingCache | None = None
-        self._supplies: dict[tuple[str, str | None], EmbeddingSupply] = {}
+        #: Cache of each tenant; None where the settings want none.
+        self._caches: dict[str, EmbeddingCache | None] = {}
+        self._supplies: dict[tuple[str, str | None, str], EmbeddingSupply] = {}
         self._lock = threading.Lock()
         self._indexers: OpenIndexes[Indexer] = OpenIndexes(MAX_OPEN_AGENTS)
 
@@ -127,8 +130,8 @@ class Runtime:
         return True
 
     def maintain_cache(self) -> bool:
-        """Shrink the embedding cache to its bound, and truncate its log. Return True if there was work."""
-        return self._cache is not None and self._cache.maintain()
+        """Shrink the embedding caches to their bound, and truncate a log. Return True if there was work."""
+        return sum(cache.maintain() for cache in list(self._caches.values()) if cache is not None) > 0
 
     def close(self, *, seconds: float = KEEPING_SECONDS, in_use: bool = False) -> None:
         """Close everything. Embeddings in flight have `seconds`, at most `KEEPING_SECONDS`, to reach the cache.
@@ -145,8 +148,8 @@ class Runtime:
             return
         self._indexers.close()
         self._owner.close()
-        if self._cache is not None:
-            self._cache.close()
+        for cache in filter(None, self._caches.values()):
+            cache.close()
 
     def warm_up(self) -> None:
         """Load the models of this process's agents before the first job."""
@@ -173,19 +176,20 @@ class Runtime:
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = (provider_of if self._owner.owns() else written_provider)(self.settings, agent)
-        # Two keys may mean the same vectors, but not the same limits and bills.
-        key = (choice.identity, choice.provider.account if choice.provider is not None else choice.error)
+        # Two keys may mean the same vectors, but not the same limits and bills. No request mixes tenants.
+        tenant = Scope.of(agent.id).tenant
+        key = (choice.identity, choice.provider.account if choice.provider is not None else choice.error, tenant)
         with self._lock:
             if key not in self._supplies:
-                if self._cache is None:
-                    self._cache = EmbeddingCache.of(self.settings)
+                if tenant not in self._caches:
+                    self._caches[tenant] = EmbeddingCache.of(self.settings, tenant)
                 self._supplies[key] = EmbeddingSupply(
                     choice.provider,
-                    self._cache,
+                    self._caches[tenant],
                     identity=choice.identity,
                     error=choice.error,
                     coordinate=self._coordinate,
-                    home=self.settings.home,
+                    sent=partial(sent_in_jobs, self.settings, tenant),
                     patience_seconds=self.timing.patience,
                 )
             return self._supplies[key]

@@ -29,7 +29,7 @@ from memory.context.injection import (
 )
 from memory.context.pruning import prune
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path
+from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.redaction import ASKING, PatternTooCostly, redaction_facts, redactor_for
 from memory.search.answers import passages_of
 from memory.search.manager import SearchManager
@@ -41,6 +41,7 @@ from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.searchable import SearchableMemory
 from memory.search.tool_definitions import TOOLS
 from memory.store.reader import StoreReader, Vector
+from schemas.agents import Scope
 from schemas.context import (
     ContextReport,
     FlushAnswer,
@@ -237,7 +238,7 @@ class AgentContext:
         if vectors is None or not vectors.provider.account:
             return None
         identity = vectors.provider.identity
-        cache = EmbeddingCacheReader(cache_path(self._settings.home))
+        cache = EmbeddingCacheReader.of(self._settings, Scope.of(self._agent.id).tenant)
 
         def cached(missing: Sequence[str]) -> dict[str, Vector]:
             hashes = {text_hash(meaning): meaning for meaning in missing}

@@ -1,7 +1,7 @@
 """The embedding cache: a text that was paid for once is never paid for again.
 
-One SQLite file for all agents of a host. Every response of a provider is one transaction, on disk
-(synchronous FULL) before any other use of its vectors.
+One SQLite file for all agents of a host, or rows of a fleet's tenant. Every response of a provider is one
+transaction, on disk before any other use of its vectors.
 """
 
 from __future__ import annotations
@@ -10,24 +10,36 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from operator import itemgetter
 from typing import Self
 
 import apsw
 import numpy as np
 import structlog
 
-from memory.embedding.cache_reader import IDENTITY, VERSION, cache_path, count_entries, decoded, hash_key, look_up
+from memory.embedding.cache_reader import (
+    COUNT,
+    LOOK_UP,
+    VERSION,
+    by_text_hash,
+    cache_path,
+    cache_tenant,
+    decoded,
+    hash_key,
+    looked_up,
+)
+from memory.embedding.table_writer import durable_tables
 from memory.embedding.vectors import to_bytes16
-from memory.store.durable_sqlite import DurableSqlite, Kind
-from memory.store.errors import StoreBusy, StoreFull
+from memory.store.durable_sqlite import Kind
+from memory.store.durable_tables import DurableTables, Row, Run
+from memory.store.errors import StoreAway, StoreBusy, StoreFull
 from memory.store.reader import Vector
+from schemas.errors import RecalldError
 from schemas.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-_KIND = Kind(
+KIND = Kind(
     "the embedding cache",
     """
     CREATE TABLE identities (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE) STRICT;
@@ -45,6 +57,21 @@ _KIND = Kind(
     version=VERSION,
 )
 
+INSERT = """
+INSERT INTO {embeddings} ({tenant}identity, hash, vector, used) VALUES ({in_tenant}{identity}, :key, :vector, :day)
+ON CONFLICT ({tenant}identity, hash) DO UPDATE SET vector = excluded.vector, used = excluded.used
+"""
+TOUCH = """
+UPDATE {embeddings} SET used = :day WHERE {mine} AND (identity, hash) IN (
+    SELECT identity, hash FROM {embeddings} WHERE {mine} AND identity = {identity} AND hash = :key {skip_locked}
+)
+"""
+DELETE_OLDEST = """
+DELETE FROM {embeddings} WHERE {mine} AND (identity, hash) IN (
+    SELECT identity, hash FROM {embeddings} WHERE {mine} ORDER BY used LIMIT :count {skip_locked}
+) RETURNING used
+"""
+
 #: Days of last use written along with one response, at most.
 _TOUCHES_A_WRITE = 2_000
 
@@ -54,7 +81,7 @@ _INSERTS_BETWEEN_EVICTIONS = 1_000
 #: Entries deleted in one transaction.
 _DELETES_A_TRANSACTION = 1_000
 
-#: Vectors held in memory while the file cannot take them; beyond that nothing more is paid for.
+#: Vectors held in memory while the tables cannot take them; beyond that nothing more is paid for.
 MOST_UNSAVED = 4_096
 
 _SECONDS_A_DAY = 86_400
@@ -65,52 +92,52 @@ class EmbeddingCache:
 
     `max_entries` bounds the number of vectors, least recently used first (by the day); None means no bound.
 
-    Raises, from every method that touches the file:
+    Raises, from every method that touches the tables:
         StoreFull: the disk is full; nothing was written.
         StoreBusy: another process held the write lock for too long.
+        StoreAway: the server does not answer.
         StoreUnreadable: the file or its folder cannot be used.
     """
 
-    def __init__(self, path: Path, *, max_entries: int | None = None) -> None:
-        self._file = DurableSqlite(path, _KIND, forget=self._forget)
+    def __init__(self, tables: DurableTables, *, max_entries: int | None = None) -> None:
+        self._tables = tables
         self._max_entries = max_entries
         self._lock = threading.Lock()
-        #: Row -> day of its last use, to be written.
-        self._touched: dict[int, int] = {}
+        #: (identity, key) -> day of its last use, to be written.
+        self._touched: dict[tuple[str, bytes], int] = {}
         self._inserted = 0
-        #: Identity -> vectors that wait for the file, which is full or locked.
+        #: Identity -> vectors that wait for the tables, which are full, locked or away.
         self._unsaved: dict[str, dict[str, Vector]] = {}
-        with self._lock:
-            self._file.guarded(self._file.connection)
 
     @classmethod
-    def of(cls, settings: Settings) -> Self | None:
-        """Return the cache of a home, which is made if it is missing; None if the settings want none."""
+    def of(cls, settings: Settings, tenant: str) -> Self | None:
+        """Return the cache of a home, or of a fleet's tenant; None if the settings want none."""
         if not settings.cache.enabled:
             return None
-        path = cache_path(settings.home)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return cls(path, max_entries=settings.cache.max_entries)
+        tables = durable_tables(settings, cache_tenant(settings, tenant), cache_path(settings.home), KIND)
+        return cls(tables, max_entries=settings.cache.max_entries)
 
     # Calls of readers and writers
 
     def get_many(self, identity: str, hashes: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
-        with self._lock:
-            rows = self._file.guarded(lambda: look_up(self._file.connection(), identity, hashes))
-            today = _today()
-            self._touched.update((row, today) for row, _, used in rows.values() if used != today)
+        with self._lock:  # first: a vector leaves this memory after its commit
             waiting = self._unsaved.get(identity, {})
             unsaved = {text_hash: waiting[text_hash] for text_hash in hashes if text_hash in waiting}
-        return decoded({text_hash: blob for text_hash, (_, blob, _) in rows.items()}) | unsaved
+        rows, today = self._tables.read(LOOK_UP, looked_up(identity, hashes)), _today()
+        with self._lock:
+            self._touched.update(((identity, key), today) for key, _, used in rows if used != today)
+        return decoded(by_text_hash(rows, hashes)) | unsaved
 
     def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
         """Keep rounded vectors (`memory.embedding.vectors`); committed and on disk when this returns."""
         if not vectors:
             return
         blobs = dict(zip(vectors, to_bytes16(np.stack(list(vectors.values()))), strict=True))
+        today = _today()
+        rows = [{"key": hash_key(text_hash), "vector": blob, "day": today} for text_hash, blob in blobs.items()]
+        self._write(identity, rows, _TOUCHES_A_WRITE)
         with self._lock:
-            self._file.guarded(lambda: self._insert(identity, blobs))
             self._inserted += len(blobs)
             due = self._max_entries is not None and self._inserted >= min(
                 _INSERTS_BETWEEN_EVICTIONS, max(1, self._max_entries // 10)
@@ -119,19 +146,19 @@ class EmbeddingCache:
             self.evict()
 
     def keep(self, identity: str, vectors: Mapping[str, Vector]) -> None:
-        """Put vectors that were just paid for. While the file is full or locked they are held for later."""
+        """Put vectors that were just paid for. While the tables are full, locked or away they are held for later."""
         with self._lock:
             self._unsaved.setdefault(identity, {}).update(vectors)
         self.flush()
 
-    def flush(self) -> StoreFull | StoreBusy | None:
+    def flush(self) -> StoreFull | StoreBusy | StoreAway | None:
         """Try to write the held vectors; return the reason why that fails."""
         with self._lock:
             unsaved = {identity: dict(vectors) for identity, vectors in self._unsaved.items() if vectors}
         for identity, vectors in unsaved.items():
             try:
                 self.put_many(identity, vectors)
-            except (StoreFull, StoreBusy) as error:
+            except (StoreFull, StoreBusy, StoreAway) as error:
                 log.warning("embedding_cache_cannot_keep", held=len(vectors), error=str(error))
                 return error
             with self._lock:
@@ -143,7 +170,7 @@ class EmbeddingCache:
         """Refuse to pay for more when too much is held already.
 
         Raises:
-            StoreFull: the file has been without space for too long.
+            StoreFull: the tables have been full, locked or away for too long.
         """
         if sum(map(len, self._unsaved.values())) >= MOST_UNSAVED and (error := self.flush()) is not None:
             raise StoreFull(f"the embedding cache takes nothing: {error}") from error
@@ -155,13 +182,14 @@ class EmbeddingCache:
             return 0
         with self._lock:
             self._inserted = 0
-            surplus = self._file.guarded(lambda: self._surplus(bound))
+        self._write("", [], len(self._touched))
+        surplus = int(self._tables.read(COUNT, {})[0][0]) - bound
+        # A little more than needed, so that a full cache does not evict at every turn.
+        surplus += bound // 50 if surplus > 0 else 0
         deleted = 0
         while deleted < surplus:
-            group = min(surplus - deleted, _DELETES_A_TRANSACTION)
             # Lookups get in between.
-            with self._lock:
-                evicted = self._file.guarded(partial(self._delete_oldest, group))
+            evicted = self._delete_oldest(min(surplus - deleted, _DELETES_A_TRANSACTION))
             if not evicted:
                 break
             deleted += evicted
@@ -173,55 +201,33 @@ class EmbeddingCache:
         Return True if there was anything to do.
         """
         evicted = self.evict() > 0
-        with self._lock:
-            return self._file.guarded(self._file.cut_the_log) or evicted
+        return self._tables.tidy() or evicted
 
     def close(self) -> None:
-        """Write the remaining days of last use and close the file."""
-        with self._lock:
-            with contextlib.suppress(StoreFull, StoreBusy, apsw.Error):  # days of last use are worth no failure
-                if self._touched:
-                    self._file.transaction(lambda writer: self._write_touches(writer, len(self._touched)))
-            self._file.close()
-
-    # Statements
-
-    def _insert(self, identity: str, blobs: Mapping[str, bytes]) -> None:
-        def insert(writer: apsw.Connection) -> None:
-            writer.execute("INSERT INTO identities (identity) VALUES (?) ON CONFLICT DO NOTHING", (identity,))
-            writer.executemany(
-                f"INSERT INTO embeddings (identity, hash, vector, used) VALUES (({IDENTITY}), ?, ?, ?)"  # noqa: S608 - a constant
-                " ON CONFLICT (identity, hash) DO UPDATE SET vector = excluded.vector, used = excluded.used",
-                [(identity, hash_key(text_hash), blob, _today()) for text_hash, blob in blobs.items()],
-            )
-            self._write_touches(writer, _TOUCHES_A_WRITE)
-
-        self._file.transaction(insert)
-
-    def _write_touches(self, writer: apsw.Connection, most: int) -> None:
-        """Write days of last use, in the transaction that is open."""
-        touched = [self._touched.popitem() for _ in range(min(most, len(self._touched)))]
-        writer.executemany("UPDATE embeddings SET used = ?2 WHERE id = ?1", touched)
-
-    def _surplus(self, bound: int) -> int:
-        """Return the number of entries above `bound`."""
-        self._file.transaction(lambda writer: self._write_touches(writer, len(self._touched)))
-        surplus = count_entries(self._file.connection()) - bound
-        # A little more than needed, so that a full cache does not evict at every turn.
-        return surplus + bound // 50 if surplus > 0 else 0
+        """Write the remaining days of last use and close the tables."""
+        with contextlib.suppress(RecalldError, apsw.Error):  # days of last use are worth no failure
+            self._write("", [], len(self._touched))
+        self._tables.close()
 
     def _delete_oldest(self, count: int) -> int:
-        def delete(writer: apsw.Connection) -> int:
-            writer.execute(
-                "DELETE FROM embeddings WHERE id IN (SELECT id FROM embeddings ORDER BY used, id LIMIT ?)", (count,)
-            )
-            return writer.changes()
+        return len(self._tables.transaction(lambda run: run(DELETE_OLDEST, {"count": count})))
 
-        return self._file.transaction(delete)
+    def _write(self, identity: str, rows: Sequence[Row], most_touches: int) -> None:
+        """Write vectors, and days of last use."""
+        with self._lock:
+            touched = [self._touched.popitem() for _ in range(min(most_touches, len(self._touched)))]
+        # In one order: of two processes that write the same rows, the second waits for the first.
+        inserts = [{"identity": identity, **row} for row in sorted(rows, key=itemgetter("key"))]
+        touches = [{"identity": used_identity, "key": key, "day": day} for (used_identity, key), day in sorted(touched)]
 
-    def _forget(self) -> None:
-        """Forget the rows of a file that is gone."""
-        self._touched = {}
+        def write(run: Run) -> None:
+            if inserts:
+                run("{add_identity}", {"identity": identity})
+                run(INSERT, *inserts)
+            run(TOUCH, *touches)
+
+        if inserts or touches:
+            self._tables.transaction(write)
 
 
 def _today() -> int:

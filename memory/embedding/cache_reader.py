@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self
 
-import apsw
-
+from memory.embedding.table_reader import ReadTables, table_reader
 from memory.embedding.vectors import matrix_from_bytes16, sound_rows16
+from memory.store.durable_tables import Row
 from memory.store.reader import Vector
-from memory.store.sqlite_file import read_durable
+from schemas.agents import SHARED_CACHE
+from schemas.settings import Settings
 
 #: `PRAGMA user_version` of the file.
 VERSION = 1
 
-IDENTITY = "SELECT id FROM identities WHERE identity = ?"
-
-#: Hashes in one look-up; SQLite's default bound of parameters is far above.
-_GROUP = 400
+LOOK_UP = "SELECT hash, vector, used FROM {embeddings} WHERE {mine} AND identity = {identity} AND hash IN {keys}"
+HOLDS = "SELECT hash, hash FROM {embeddings} WHERE {mine} AND identity = {identity} AND hash IN {keys}"
+COUNT = "SELECT count(*) FROM {embeddings} WHERE {mine}"
 
 
 def cache_path(home: Path) -> Path:
@@ -27,50 +29,44 @@ def cache_path(home: Path) -> Path:
     return home / "cache" / "embeddings.sqlite"
 
 
-class EmbeddingCacheReader:
-    """Vectors in the cache file at a path. A file that cannot be read right now holds none."""
+def cache_tenant(settings: Settings, tenant: str) -> str:
+    """Return the owner of the rows that hold a tenant's vectors."""
+    return SHARED_CACHE if settings.cache.shared else tenant
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+
+class EmbeddingCacheReader:
+    """Vectors in a cache, read by a function of `table_reader`. A cache that cannot be read right now holds none."""
+
+    def __init__(self, read: ReadTables) -> None:
+        self._read = read
+
+    @classmethod
+    def of(cls, settings: Settings, tenant: str) -> Self:
+        """Return the reader of a home's cache, or of a fleet's tenant."""
+        return cls(table_reader(settings, cache_tenant(settings, tenant), cache_path(settings.home), VERSION))
 
     def get_many(self, identity: str, hashes: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
-        no_rows: dict[str, tuple[int, bytes, int]] = {}
-        rows = read_durable(self._path, VERSION, lambda file: look_up(file, identity, hashes), no_rows)
-        return decoded({text_hash: blob for text_hash, (_, blob, _) in rows.items()})
+        return decoded(by_text_hash(self._read(LOOK_UP, looked_up(identity, hashes)), hashes))
 
     def holds(self, identity: str, hashes: Sequence[str]) -> set[str]:
         """Return those of the texts that are there."""
-        no_hashes: set[str] = set()
-        return read_durable(
-            self._path, VERSION, lambda file: set(look_up(file, identity, hashes, column="x''")), no_hashes
-        )
+        return set(by_text_hash(self._read(HOLDS, looked_up(identity, hashes)), hashes))
 
     def entries(self) -> int:
         """Return the number of vectors."""
-        return read_durable(self._path, VERSION, count_entries, 0)
+        return sum(count for (count,) in self._read(COUNT, {}))
 
 
-def look_up(
-    connection: apsw.Connection, identity: str, hashes: Sequence[str], *, column: str = "vector"
-) -> dict[str, tuple[int, bytes, int]]:
-    """Return row, vector and day of last use of the texts that are there."""
-    rows_by_hash: dict[str, tuple[int, bytes, int]] = {}
-    for start in range(0, len(hashes), _GROUP):
-        group = {hash_key(text_hash): text_hash for text_hash in hashes[start : start + _GROUP]}
-        placeholders = ",".join("?" * len(group))
-        rows = connection.execute(
-            f"SELECT id, hash, {column}, used FROM embeddings"  # noqa: S608 - constants and question marks
-            f" WHERE identity = ({IDENTITY}) AND hash IN ({placeholders})",
-            (identity, *group),
-        )
-        rows_by_hash.update((group[key], (row, blob, used)) for row, key, blob, used in rows)
-    return rows_by_hash
+def looked_up(identity: str, hashes: Iterable[str]) -> Row:
+    """Return the values of a look-up."""
+    return {"identity": identity, "keys": json.dumps([hash_key(text_hash).hex() for text_hash in hashes])}
 
 
-def count_entries(connection: apsw.Connection) -> int:
-    """Return the number of vectors."""
-    return int(next(connection.execute("SELECT count(*) FROM embeddings"))[0])
+def by_text_hash(rows: Iterable[tuple[Any, ...]], hashes: Iterable[str]) -> dict[str, bytes]:
+    """Return the second column of a look-up's rows by text hash."""
+    text_hashes = {hash_key(text_hash): text_hash for text_hash in hashes}
+    return {text_hashes[key]: blob for key, blob, *_ in rows}
 
 
 def decoded(blobs: Mapping[str, bytes]) -> dict[str, Vector]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from memory.embedding.batch_jobs.batch_ledger import sent_in_jobs
 from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
@@ -19,7 +17,8 @@ class EmbeddingSupply:
     """The vectors of one provider identity, for all indexers of a process. Without a provider there is no `batcher`.
 
     `identity` is that of the index where the process lacks the provider, and `error` is the reason for the lack.
-    `coordinate` returns the coordination with other processes. `home` holds the ledger of batch jobs.
+    `coordinate` returns the coordination with other processes. `sent` returns those of an identity's texts that open
+    batch jobs hold.
     """
 
     def __init__(
@@ -30,13 +29,13 @@ class EmbeddingSupply:
         identity: str = NO_VECTORS,
         error: str | None = None,
         coordinate: Coordinate = alone,
-        home: Path | None = None,
+        sent: Callable[[str, Sequence[str]], set[str]] = lambda _identity, _hashes: set(),
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self.provider = provider
         self.error = error
         self.cache = cache
-        self._home = home
+        self._sent = sent
         #: Identity of the vectors that the index has.
         self.identity = provider.identity if provider else identity
         #: True if the model computes on this machine, in competition with everything else.
@@ -61,7 +60,7 @@ class EmbeddingSupply:
 
     def in_batch_jobs(self, hashes: Sequence[str]) -> set[str]:
         """Return texts that an open batch job holds: they are paid for, and their vectors come with the job."""
-        return sent_in_jobs(self._home, self.identity, hashes) if hashes and self._home is not None else set()
+        return self._sent(self.identity, hashes) if hashes else set()
 
     def close(self, *, timeout_seconds: float = 10.0) -> None:
         """Let requests in flight reach the cache within some seconds, then let go; the rest is abandoned."""

@@ -93,7 +93,7 @@ def agent_status(
             build = build_progress(sources.generations, documents=documents, rate=progress.rate)
             state = state.model_copy(update={"build": build})
     endpoint = queue.endpoint(provider.account, provider.model) if provider is not None else None
-    in_jobs = texts_in_jobs(settings.home, agent.id, looked_within_seconds=LOOKED_AFTER_SECONDS)
+    in_jobs = texts_in_jobs(settings, agent.id, looked_within_seconds=LOOKED_AFTER_SECONDS)
     vectors, stuck_since = vector_progress(
         state,
         progress,

@@ -17,7 +17,7 @@ from pathlib import Path
 import apsw
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path
+from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path, cache_tenant
 from memory.http.private_folders import open_to_others
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
@@ -26,6 +26,7 @@ from memory.status.index import StatusSources
 from memory.status.processes import known_processes, not_watched, shared_conditions, with_problem
 from memory.status.run_files import frozen_pid, read_hooks_state
 from memory.store.sqlite_file import bytes_of
+from schemas.agents import Scope
 from schemas.conditions import Condition, ConditionCode
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.ports import PendingReader
@@ -138,13 +139,14 @@ def home_sizes(settings: Settings, pending: PendingReader) -> HomeSizes:
 def _cache_state(settings: Settings, pending: PendingReader) -> CacheState:
     """Return the size of the embedding cache, opened only when it is there, and its hits."""
     path = cache_path(settings.home)
-    if not settings.cache.enabled or not path.is_file():
+    if not settings.cache.enabled or (settings.store.url is None and not path.is_file()):
         return CacheState(enabled=settings.cache.enabled)
+    tenants = {cache_tenant(settings, Scope.of(agent.id).tenant) for agent in settings.agents}
     fleet = pending.fleet()
     looks = fleet.counts.get(EMBEDDING_CACHE.name, {}) if fleet is not None else {}
     return CacheState(
         enabled=True,
-        entries=EmbeddingCacheReader(path).entries(),
+        entries=sum(EmbeddingCacheReader.of(settings, tenant).entries() for tenant in tenants),
         disk_bytes=sum(map(bytes_of, (path, Path(f"{path}-wal")))),
         hits=looks.get(("hit",), 0),
         misses=looks.get(("miss",), 0),

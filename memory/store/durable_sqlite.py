@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 import structlog
 
+from memory.store.durable_tables import SQLITE, Row, Rows, Run
 from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
 from memory.store.sqlite_file import bytes_of, opened
 
@@ -49,33 +52,59 @@ class Kind:
 
 
 class DurableSqlite:
-    """One connection to such a file, opened on first use. For one thread at a time.
+    """The `DurableTables` in a file, which is made if it is missing: one connection for all threads.
 
-    `forget` is called when the file was replaced, so that remembered rows are dropped.
-
-    Only `guarded` raises these in place of SQLite's errors:
+    Raises, from every method:
         StoreFull: the disk is full; nothing was written.
         StoreBusy: another process held the write lock for too long.
         StoreUnreadable: the file or its folder cannot be used, or another version wrote it.
     """
 
-    def __init__(self, path: Path, kind: Kind, *, forget: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, path: Path, kind: Kind) -> None:
         self._path = path
         self._kind = kind
-        self._forget = forget
+        self._lock = threading.Lock()
         self._connection: apsw.Connection | None = None
         self._inode = 0
+        self._guarded(self._opened)
 
-    def guarded(self, work: Callable[[], T]) -> T:
-        """Run a function that uses `connection` or `transaction`; run it again on a new file if this one is damaged."""
-        with self._translated():
+    def read(self, statement: str, row: Row) -> Rows:
+        return self._guarded(lambda: _run(self._opened(), statement, row))
+
+    def transaction(self, work: Callable[[Run], T]) -> T:
+        def transaction() -> T:
+            connection = self._opened()
+            with committed(connection):
+                return work(partial(_run, connection))
+
+        return self._guarded(transaction)
+
+    def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
+        """Hold a lock file. The name is safe in file names."""
+        return locked(self._path.with_name(f"{self._path.name}.{name}.lock"), wait=False)
+
+    def tidy(self) -> bool:
+        """Empty a write-ahead log that grew, unless a reader uses it."""
+        return self._guarded(self._cut_the_log)
+
+    def close(self) -> None:
+        """Close the file. Its log stays (see `opened`), empty."""
+        with self._lock:
+            with contextlib.suppress(apsw.Error):
+                if self._connection is not None and self._inode == _inode(self._path):
+                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._disconnect()
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Run a function that uses the file; run it again on a new file if this one is damaged."""
+        with self._lock, self._translated():
             try:
                 return work()
             except (apsw.CorruptError, apsw.NotADBError) as error:
                 self._replace_damaged(error)
                 return work()
 
-    def connection(self) -> apsw.Connection:
+    def _opened(self) -> apsw.Connection:
         """Return the connection to the present file."""
         if self._connection is not None and self._inode != _inode(self._path):
             self._disconnect()  # another process set the file aside and made a new one
@@ -87,33 +116,18 @@ class DurableSqlite:
                 self._inode = _inode(self._path)
         return self._connection
 
-    def transaction(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run a function in a transaction."""
-        connection = self.connection()
-        with committed(connection):
-            return work(connection)
-
-    def cut_the_log(self) -> bool:
-        """Empty a write-ahead log that grew, unless a reader uses it; return True if it had grown."""
+    def _cut_the_log(self) -> bool:
         if bytes_of(parts(self._path)[1]) < _LOG_WORTH_CUTTING_BYTES:
             return False
         with contextlib.suppress(apsw.BusyError, apsw.LockedError):  # the next round tries again
-            empty_log(self.connection(), wait_seconds=0.0, busy_seconds=BUSY_SECONDS)
+            empty_log(self._opened(), wait_seconds=0.0, busy_seconds=BUSY_SECONDS)
         return True
-
-    def close(self) -> None:
-        """Close the file. Its log stays (see `opened`), empty."""
-        with contextlib.suppress(apsw.Error):
-            if self._connection is not None and self._inode == _inode(self._path):
-                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        self._disconnect()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(apsw.Error):  # a damaged file may not close in order
                 self._connection.close(force=True)
         self._connection = None
-        self._forget()
 
     def _made(self) -> apsw.Connection:
         """Open the file, making it if it is missing. The caller holds the lock."""
@@ -170,6 +184,10 @@ class DurableSqlite:
             ) from error
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
             raise StoreUnreadable(f"{file} cannot be used ({error}): check the folder's permissions") from error
+
+
+def _run(connection: apsw.Connection, statement: str, *rows: Row) -> Rows:
+    return connection.executemany(statement.format_map(SQLITE), rows).fetchall()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ import click
 
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
-from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.status.condition_texts import duration, since, stop_text
 from memory.status.run_files import frozen_pid
 from recalld import logs
@@ -21,6 +20,7 @@ from recalld.invocation import NOTHING_FOUND, CommandGroup, Invocation, examples
 from recalld.terminal_text import fields, print_answer
 from recalld.up.lock import broker_away
 from recalld.wiring import AgentIndex, open_broker
+from schemas.agents import Scope
 from schemas.conditions import StopReason
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
@@ -48,7 +48,7 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
     invocation = ctx.ensure_object(Invocation)
     settings, ids = invocation.settings, [agent.id for agent in invocation.agents()]
     # Without --agent also those of agents that are not configured any more.
-    jobs = [_body(job) for job in batch_jobs_of(settings.home) if invocation.agent is None or job.agent in ids]
+    jobs = [_body(job) for job in batch_jobs_of(settings, *ids) if invocation.agent is None or job.agent in ids]
     queue, problem = None, None
     try:
         queue = _queue(settings, ids)
@@ -70,12 +70,13 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     code 3 when there is no such job.
     """
     settings = invocation.settings
-    job = next((candidate for candidate in batch_jobs_of(settings.home) if candidate.reference == reference), None)
+    jobs = batch_jobs_of(settings, *(agent.id for agent in settings.agents))
+    job = next((candidate for candidate in jobs if candidate.reference == reference), None)
     if job is None:
         raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
     if not job.open:
         raise UserError(f"the batch job {reference} is over ({job.stage.value})")
-    with BatchLedger(ledger_path(settings.home)) as ledger:
+    with BatchLedger.of(settings, Scope.of(job.agent).tenant) as ledger:
         if not ledger.stop(reference, StopReason.CANCELLED.value):
             click.echo(f"{reference} is being stopped already")
             return

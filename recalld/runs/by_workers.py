@@ -17,7 +17,6 @@ from functools import partial
 import click
 
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage, batch_jobs_of
-from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.status.condition_texts import counted, part_of, text_of, what_happened
 from producers.reconciler import AgentComparison
 from recalld.invocation import to_type
@@ -28,6 +27,7 @@ from recalld.terminal_text import ProgressLine, pace, printable_name
 from recalld.up.lifecycle import running_broker, stop_event
 from recalld.up.lock import daemon_pid
 from recalld.wiring import BrokerSide, open_broker
+from schemas.agents import Scope
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
@@ -248,7 +248,7 @@ class _AgentWait:
         unable = (condition for condition in self.conditions if condition.code in _UNABLE)
         self.unable = next((condition for condition in unable if self._lasted(condition) > _UNABLE_SECONDS), None)
         self.stopped = next(filter(self._holds_up, self.conditions), None)
-        jobs = batch_jobs_of(self._index.settings.home) if self._agent.remote.batch.enabled else []
+        jobs = batch_jobs_of(self._index.settings, self._agent.id) if self._agent.remote.batch.enabled else []
         self.jobs = [job for job in jobs if job.open and job.agent == self._agent.id]
         self.in_jobs = self._is_left_to_jobs()
         # A daemon goes on with them.
@@ -332,7 +332,7 @@ class _AgentWait:
             job.stage is not Stage.RUNNING or max(job.looked_at, job.made_at) < self._began_at for job in mine
         ):
             return False
-        with BatchLedger(ledger_path(self._index.settings.home)) as ledger:
+        with BatchLedger.of(self._index.settings, Scope.of(self._agent.id).tenant) as ledger:
             return ledger.hashes(provider.identity).issuperset(reader.pending_hashes().values())
 
     def _holds_up(self, condition: Condition) -> bool:

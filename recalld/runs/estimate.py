@@ -12,8 +12,8 @@ import click
 from memory.documents.agent_files import AgentFiles
 from memory.documents.notes import every_note
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger
-from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path
+from memory.embedding.batch_jobs.ledger_reader import has_ledger
+from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.index.estimate import Estimate, estimate, rough_estimate
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
@@ -23,6 +23,7 @@ from recalld.settings.load import check_workspace
 from recalld.settings.workspaces import EVERY_NOTE
 from recalld.terminal_text import fields, printable_json, reading
 from recalld.wiring import compare
+from schemas.agents import Scope
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
 from schemas.ports import Usage
@@ -95,22 +96,25 @@ def estimates(settings: Settings, *, fresh: bool = False) -> EstimateFor:
 
     Texts in batch jobs are paid for, and a text of several agents is counted once.
     """
-    with_cache, ledger_file = settings.cache.enabled, ledger_path(settings.home)
-    cache = EmbeddingCacheReader(cache_path(settings.home)) if with_cache else None
-    bought: set[tuple[str, str]] = set()
-    if with_cache and ledger_file.is_file():
-        with BatchLedger(ledger_file) as ledger:
-            bought = ledger.everything()
+    with_cache = settings.cache.enabled
+    #: Tenant -> (provider identity, text hash) pairs that are paid for.
+    bought: dict[str, set[tuple[str, str]]] = {}
 
     def estimate_for(agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey]) -> Estimate:
+        tenant = Scope.of(agent.id).tenant
+        if tenant not in bought:
+            bought[tenant] = set()
+            if with_cache and has_ledger(settings):
+                with BatchLedger.of(settings, tenant) as ledger:
+                    bought[tenant] = ledger.everything()
         return estimate(
             settings,
             agent,
             documents,
             files=files,
-            cache=cache,
+            cache=EmbeddingCacheReader.of(settings, tenant) if with_cache else None,
             fresh=fresh,
-            bought=bought if with_cache else None,
+            bought=bought[tenant] if with_cache else None,
             batch_from=FEWEST_TEXTS if with_cache else None,
         )
 

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
+from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of, sent_in_jobs
 from memory.status.condition_texts import part_of, text_of
 from memory.status.run_files import note_finished, note_unfinished, server_pid, was_unfinished
 from producers.reconciler import AgentComparison
@@ -25,12 +26,12 @@ from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lock import has_processes
 from recalld.wiring import AgentIndex, CommandRequests, EndpointProbes, compare
+from schemas.agents import Scope
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
-    from memory.embedding.cache import EmbeddingCache
     from memory.embedding.providers.provider import EmbeddingProvider
     from memory.index.generation_writer import IndexOwner
 
@@ -194,7 +195,8 @@ def _is_at_rest(settings: Settings) -> bool:
 
         with closing(IndexOwner.of(settings)) as owner:
             _is_owned(owner)
-    return not was_unfinished(home) and not any(job.open for job in batch_jobs_of(home))
+    ids = (agent.id for agent in settings.agents)
+    return not was_unfinished(home) and not any(job.open for job in batch_jobs_of(settings, *ids))
 
 
 def _is_little(run: Run, comparisons: Sequence[AgentComparison]) -> bool:
@@ -237,14 +239,10 @@ def _index_in_process(run: Run, comparisons: Sequence[AgentComparison]) -> bool:
 
 
 def _index_all(run: Run, work: Sequence[Work]) -> bool:
-    from memory.embedding.cache import EmbeddingCache
     from memory.index.generation_writer import IndexOwner
 
     settings = run.settings
     with ExitStack() as opened:
-        cache = EmbeddingCache.of(settings)
-        if cache is not None:
-            opened.callback(cache.close)
         owner = opened.enter_context(closing(IndexOwner.of(settings)))
         providers = (index.choice.provider for index, _ in work)
         provider = next((provider for provider in providers if provider is not None and provider.account), None)
@@ -252,7 +250,7 @@ def _index_all(run: Run, work: Sequence[Work]) -> bool:
             return False
         # After a crash in here, workers take the documents: they count crashes.
         note_unfinished(settings.home)
-        if not all(_index_agent(index, documents, cache, owner, run.requests) for index, documents in work):
+        if not all(_index_agent(index, documents, owner, run.requests) for index, documents in work):
             return False
         note_finished(settings.home)
         return True
@@ -265,14 +263,14 @@ def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work]) -> bool:
     """
     from memory.documents.agent_files import AgentFiles
     from memory.embedding.batcher import LIVE_INPUTS, LIVE_TOKENS
-    from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path
+    from memory.embedding.cache_reader import EmbeddingCacheReader
     from memory.index.estimate import estimate
 
     limits, [(index, documents), *more_work] = provider.limits, work
     is_shared = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
     if more_work or not index.settings.cache.enabled or is_shared:
         return False
-    cache = EmbeddingCacheReader(cache_path(index.settings.home))
+    cache = EmbeddingCacheReader.of(index.settings, Scope.of(index.agent.id).tenant)
     files = AgentFiles.of(index.settings, index.agent)
     cost = estimate(index.settings, index.agent, documents, files=files, cache=cache)
     return cost.to_embed <= min(limits.inputs, LIVE_INPUTS) and cost.tokens <= min(limits.tokens, LIVE_TOKENS)
@@ -290,14 +288,11 @@ def _is_owned(owner: IndexOwner) -> bool:
 
 
 def _index_agent(
-    index: RunIndex,
-    documents: Sequence[DocumentKey],
-    cache: EmbeddingCache | None,
-    owner: IndexOwner,
-    requests: CommandRequests,
+    index: RunIndex, documents: Sequence[DocumentKey], owner: IndexOwner, requests: CommandRequests
 ) -> bool:
     """Index documents and fill in their vectors. Return False if something is left."""
     from memory.documents.agent_files import AgentFiles
+    from memory.embedding.cache import EmbeddingCache
     from memory.embedding.supply import EmbeddingSupply
     from memory.index.completion import fill_sentences, fill_vectors
     from memory.index.generation_writer import GenerationWriter
@@ -305,10 +300,14 @@ def _index_agent(
 
     deadline = time.monotonic() + IN_PROCESS_SECONDS
     settings, agent = index.settings, index.agent
-    provider, identity = index.choice.provider, index.choice.identity
+    provider, identity, tenant = index.choice.provider, index.choice.identity, Scope.of(agent.id).tenant
     with ExitStack() as opened:
+        cache = EmbeddingCache.of(settings, tenant)
+        if cache is not None:
+            opened.callback(cache.close)
         generations = opened.enter_context(closing(GenerationWriter.at(settings, agent.id, owner=owner)))
-        supply = EmbeddingSupply(provider, cache, identity=identity, coordinate=requests, home=settings.home)
+        sent = partial(sent_in_jobs, settings, tenant)
+        supply = EmbeddingSupply(provider, cache, identity=identity, coordinate=requests, sent=sent)
         # A model on this machine would only compute in the way of workers.
         seconds = ANSWER_SECONDS if provider is not None and provider.account else 0.0
         opened.callback(supply.close, timeout_seconds=seconds)

@@ -70,11 +70,14 @@ class Local(Section):
 
 
 class Cache(Section):
-    """The embedding cache, shared by all agents of a host."""
+    """The embedding cache, of all agents of a host, or of a tenant of a fleet."""
 
     enabled: bool = Field(True, description="Keep every embedding that a provider returned.")
     max_entries: int | None = Field(
         None, ge=1, description="Upper bound of cached embeddings, least recently used first; unset means unbounded."
+    )
+    shared: bool = Field(
+        False, description="Let all tenants of a fleet share one cache. It then tells that others have the same text."
     )
 
 

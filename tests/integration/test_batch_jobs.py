@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
 from memory.embedding.batch_jobs.batch_step import BatchTiming
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.settings import Settings
 from tests.batch_server import BatchServer, GeminiServer, JobScript
+from tests.storing import ledger_at
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers.batch_jobs import FEWEST_TEXTS
@@ -75,7 +76,7 @@ def _jobs(settings: Settings) -> list[BatchJob]:
     path = ledger_path(settings.home)
     if not path.exists():
         return []
-    with BatchLedger(path) as ledger:
+    with ledger_at(path) as ledger:
         return ledger.jobs()
 
 

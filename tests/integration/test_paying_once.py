@@ -14,7 +14,6 @@ import pytest
 import redis
 
 from memory.chunking.chunker import text_hash
-from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import ProviderLimits
@@ -25,6 +24,7 @@ from schemas.errors import Throttled, Waiting
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
+from tests.storing import cache_at
 from tests.waiting import wait_until
 from workers.claims import BrokerClaims, BrokerCoordination, Presence, coordinating
 from workers.queue.connection import BrokerClient, connect
@@ -44,7 +44,7 @@ def supply_of(
     cache = settings.home / "cache" / "embeddings.sqlite"
     cache.parent.mkdir(parents=True, exist_ok=True)
     coordination = BrokerCoordination(client, keys, cache_scope="cache")
-    return EmbeddingSupply(provider, EmbeddingCache(cache), coordinate=coordination), coordination
+    return EmbeddingSupply(provider, cache_at(cache), coordinate=coordination), coordination
 
 
 def test_of_two_processes_that_want_the_same_texts_one_pays(

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.http.whole_files import write_whole
@@ -23,6 +22,7 @@ from memory.store.options import StoreOptions
 from memory.transcripts import lines as line_reading
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import AgentSettings
+from tests.storing import cache_at
 from tests.waiting import wait_until
 
 if sys.version_info >= (3, 14):
@@ -44,7 +44,7 @@ class Racers:
             {"id": "main", "workspace": root / "ws", "sessions": [str(self.sessions)], "provider": "stub"}
         )
         self.files = AgentFiles(self.agent)
-        self._cache = EmbeddingCache(root / "embeddings.sqlite")
+        self._cache = cache_at(root / "embeddings.sqlite")
         self._open: list[Indexer] = []
         self.indexer = self.new_indexer("raced")
 

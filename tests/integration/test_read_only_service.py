@@ -8,11 +8,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer
 from tests.serving import running, search
+from tests.storing import ledger_at
 from tests.waiting import wait_until
 from tests.working import Workers, asking
 from tests.written_index import with_agent
@@ -53,7 +53,7 @@ def test_no_route_changes_an_index_or_a_cache_or_waits_for_its_lock(
     cache, ledger = settings.home / "cache" / "embeddings.sqlite", ledger_path(settings.home)
     with Workers(settings) as workers:
         workers.index("MEMORY.md", f"# Memory\n\nMany other words are here, too.\n\n{LINE}\n")
-    BatchLedger(ledger).__exit__()
+    ledger_at(ledger).__exit__()
     writers = []
     for path in (cache, ledger):
         if state == "damaged":

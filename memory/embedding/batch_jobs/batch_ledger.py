@@ -9,25 +9,25 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-import apsw
 import structlog
 
-from memory.embedding.batch_jobs.ledger_reader import OPEN_STATES, VERSION, ledger_path
+from memory.embedding.batch_jobs.ledger_reader import OPEN_STATES, VERSION, has_ledger, ledger_path
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.store.durable_sqlite import DurableSqlite, Kind, locked
+from memory.embedding.table_writer import durable_tables
+from memory.store.durable_sqlite import Kind
+from memory.store.durable_tables import DurableTables, Rows, Run
+from schemas.agents import Scope
 from schemas.conditions import StopReason
 from schemas.errors import RecalldError
+from schemas.settings import Settings
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 
 class Stage(StrEnum):
@@ -136,7 +136,7 @@ CREATE INDEX texts_by_job ON texts (job);
 """
 
 #: Columns of jobs whose name is not that of `BatchJob`'s field.
-_COLUMNS = {"identity": "i.identity", "stage": "state"}
+_COLUMNS = {"identity": "{name}", "stage": "state"}
 
 #: Fields that a job's worker writes. `taken` is counted as vectors are kept.
 _SAVED = (
@@ -146,53 +146,69 @@ _SAVED = (
 
 SELECT_JOBS = f"""
 SELECT {", ".join(_COLUMNS.get(column.name, column.name) for column in fields(BatchJob))}
-FROM jobs AS j JOIN identities AS i ON i.id = j.identity WHERE ? IN ('', j.reference) ORDER BY j.id
+FROM {{jobs}} AS r WHERE {{mine}} AND :reference IN ('', reference) ORDER BY id
 """  # noqa: S608 - names of fields
-COUNT_OPEN = f"SELECT count(*) FROM jobs WHERE identity = ? AND account = ? AND state IN {OPEN_STATES}"  # noqa: S608 - constants
+COUNT_OPEN = f"""
+SELECT count(*) FROM {{jobs}}
+WHERE {{mine}} AND identity = {{identity}} AND account = :account AND state IN {OPEN_STATES}
+"""  # noqa: S608 - constants
 INSERT_JOB = """
-INSERT INTO jobs (
-    reference, identity, account, provider, model, agent, state, made_at, tried_at, looked_at, look_at, texts
-) VALUES (?, ?, ?, ?, ?, ?, 'submitting', ?, 0, 0, 0, 0) RETURNING id
+INSERT INTO {jobs} (
+    {tenant}reference, identity, account, provider, model, agent, state, made_at, tried_at, looked_at, look_at, texts
+) VALUES ({in_tenant}:reference, {identity}, :account, :provider, :model, :agent, 'submitting', :now, 0, 0, 0, 0)
+RETURNING id
 """
-INSERT_TEXT = "INSERT INTO texts (identity, hash, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+INSERT_TEXTS = """
+INSERT INTO {texts} ({tenant}identity, hash, job) SELECT {in_tenant}{identity}, value, :job FROM {hashes} AS h
+WHERE TRUE ON CONFLICT DO NOTHING RETURNING hash
+"""
 # Another process may ask for a stop at any time. An ended job stays ended, unless a lost one is found.
 SAVE_JOB = f"""
-UPDATE jobs SET {", ".join(f"{_COLUMNS.get(name, name)} = :{name}" for name in _SAVED)},
-    stopped_at = coalesce(max(stopped_at, :stopped_at), stopped_at, :stopped_at),
+UPDATE {{jobs}} SET {", ".join(f"{_COLUMNS.get(name, name)} = :{name}" for name in _SAVED)},
+    stopped_at = CASE WHEN :stopped_at > coalesce(stopped_at, 0) THEN :stopped_at ELSE stopped_at END,
     stop_reason = CASE stop_reason WHEN '' THEN :stop_reason ELSE stop_reason END
-WHERE reference = :reference AND (ended_at IS NULL OR state = 'lost')
+WHERE {{mine}} AND reference = :reference AND (ended_at IS NULL OR state = 'lost')
 """  # noqa: S608 - names of fields
+ADD_TAKEN = "UPDATE {jobs} SET taken = taken + :count WHERE {mine} AND reference = :reference"
 STOP_JOB = """
-UPDATE jobs SET stop_reason = ?, stopped_at = ?, look_at = 0
-WHERE reference = ? AND state IN ('submitting', 'running') AND stopped_at IS NULL
+UPDATE {jobs} SET stop_reason = :reason, stopped_at = :now, look_at = 0
+WHERE {mine} AND reference = :reference AND state IN ('submitting', 'running') AND stopped_at IS NULL RETURNING id
 """
 # By the beginning of a job: a lost one ends again each time that it is looked for and found.
-CLEAR_JOBS = "DELETE FROM jobs WHERE ended_at IS NOT NULL AND made_at < ?"
-CLEAR_TEXTS = "DELETE FROM texts WHERE job IN (SELECT id FROM jobs WHERE ended_at IS NOT NULL AND made_at < ?)"
-# The plus keeps SQLite from going through all of a job's texts by its index.
-DELETE_TEXT = "DELETE FROM texts WHERE identity = ? AND hash = ? AND +job = ?"
-TEXTS = """
-SELECT t.hash, i.identity FROM texts AS t JOIN identities AS i ON i.id = t.identity JOIN jobs AS j ON j.id = t.job WHERE
+CLEAR_JOBS = "DELETE FROM {jobs} WHERE {mine} AND ended_at IS NOT NULL AND made_at < :before"
+CLEAR_TEXTS = """
+DELETE FROM {texts}
+WHERE {mine} AND job IN (SELECT id FROM {jobs} WHERE {mine} AND ended_at IS NOT NULL AND made_at < :before)
 """
-OPEN_TEXTS = f"{TEXTS} j.state IN {OPEN_STATES}"
+# The plus keeps SQLite from going through all of a job's texts by its index.
+DELETE_TEXTS = """
+DELETE FROM {texts} WHERE {mine} AND hash IN {hashes}
+    AND identity = (SELECT identity FROM {jobs} WHERE {mine} AND reference = :reference)
+    AND +job = (SELECT id FROM {jobs} WHERE {mine} AND reference = :reference)
+"""
+TEXTS = "SELECT hash, {name} FROM {texts} AS r WHERE {mine} AND "
+_OF_JOB = "job = (SELECT id FROM {jobs} WHERE {mine} AND reference = :reference)"
+_OF_IDENTITY = "identity = {identity}"
+_IS_OPEN = f"job IN (SELECT id FROM {{jobs}} WHERE {{mine}} AND state IN {OPEN_STATES})"  # noqa: S608 - constants
 
-_KIND = Kind("the list of batch jobs", TABLES, version=VERSION)
+KIND = Kind("the list of batch jobs", TABLES, version=VERSION)
 
 
-def batch_jobs_of(home: Path) -> list[BatchJob]:
-    """Return all jobs of a home; none without a ledger. Raises like `BatchLedger`."""
-    if not ledger_path(home).exists():
-        return []
-    with BatchLedger(ledger_path(home)) as ledger:
-        return ledger.jobs()
+def batch_jobs_of(settings: Settings, *agents: str) -> list[BatchJob]:
+    """Return all jobs of a home, or of these agents' tenants; none without a ledger. Raises like `BatchLedger`."""
+    jobs: list[BatchJob] = []
+    for tenant in dict.fromkeys(Scope.of(agent).tenant for agent in agents if has_ledger(settings)):
+        with BatchLedger.of(settings, tenant) as ledger:
+            jobs += ledger.jobs()
+    return jobs
 
 
-def sent_in_jobs(home: Path, identity: str, hashes: Sequence[str]) -> set[str]:
+def sent_in_jobs(settings: Settings, tenant: str, identity: str, hashes: Sequence[str]) -> set[str]:
     """Return those of some texts that open jobs hold; none without a ledger, or if it cannot be read."""
-    if not ledger_path(home).exists():
+    if not has_ledger(settings):
         return set()
     try:
-        with BatchLedger(ledger_path(home)) as ledger:
+        with BatchLedger.of(settings, tenant) as ledger:
             return ledger.sent(identity, hashes)
     except RecalldError as error:
         log.debug("batch_ledger_unreadable", error=str(error))
@@ -200,29 +216,29 @@ def sent_in_jobs(home: Path, identity: str, hashes: Sequence[str]) -> set[str]:
 
 
 class BatchLedger:
-    """The jobs of one home. Safe for several processes; one instance is for one thread.
+    """The jobs of one home, or of a fleet's tenant. Safe for several processes; one instance is for one thread.
 
-    Raises, from every method: StoreFull, StoreBusy, StoreUnreadable.
+    Raises, from every method: StoreFull, StoreBusy, StoreAway, StoreUnreadable.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        self._path = path
+    def __init__(self, tables: DurableTables, *, clock: Callable[[], float] = time.time) -> None:
+        self._tables = tables
         self._clock = clock
-        self._file = DurableSqlite(path, _KIND)
-        self._file.guarded(self._file.connection)
+
+    @classmethod
+    def of(cls, settings: Settings, tenant: str) -> Self:
+        """Return the ledger of a home, made if it is missing, or of a fleet's tenant."""
+        return cls(durable_tables(settings, tenant, ledger_path(settings.home), KIND))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._tables.close()
 
-    @contextmanager
-    def working_on(self, agent: str) -> Iterator[bool]:
+    def working_on(self, agent: str) -> AbstractContextManager[bool]:
         """Lock an agent's jobs for as long as the block runs; yield False if another worker holds them."""
-        # Agents' ids are safe in file names.
-        with locked(self._path.with_name(f"{self._path.name}.{agent}.lock"), wait=False) as granted:
-            yield granted
+        return self._tables.lock(agent)
 
     # A job's life
 
@@ -231,67 +247,50 @@ class BatchLedger:
 
         Texts that are in a job already are left out. None is noted when `most_open` jobs are open, or nothing is left.
         """
+        row = {
+            "reference": secrets.token_hex(8),
+            "agent": agent,
+            "now": self._clock(),
+            "hashes": _json(hashes),
+            "identity": provider.identity,
+            "account": provider.account,
+            "provider": provider.name,
+            "model": provider.model,
+        }
 
-        def note(writer: apsw.Connection) -> set[str]:
-            writer.execute("INSERT INTO identities (identity) VALUES (?) ON CONFLICT DO NOTHING", (provider.identity,))
-            identity = _number(writer, "SELECT id FROM identities WHERE identity = ?", provider.identity)
-            if _number(writer, COUNT_OPEN, identity, provider.account) >= most_open:
+        def note(run: Run) -> set[str]:
+            # Of two processes with texts of one identity, the second sees the job of the first.
+            run("{lock_identity}", row)
+            if run(COUNT_OPEN, row)[0][0] >= most_open:
                 return set()
-            values = (identity, provider.account, provider.name, provider.model, agent, self._clock())
-            job = _number(writer, INSERT_JOB, secrets.token_hex(8), *values)
-            noted = set()
-            for text_hash in hashes:
-                writer.execute(INSERT_TEXT, (identity, text_hash, job))
-                if writer.changes():
-                    noted.add(text_hash)
+            [(job,)] = run(INSERT_JOB, row)
+            noted = {text_hash for (text_hash,) in run(INSERT_TEXTS, row | {"job": job})}
             if noted:
-                writer.execute("UPDATE jobs SET texts = ? WHERE id = ?", (len(noted), job))
+                run("UPDATE {jobs} SET texts = :count WHERE {mine} AND id = :job", {"count": len(noted), "job": job})
             else:
-                writer.execute("DELETE FROM jobs WHERE id = ?", (job,))
+                run("DELETE FROM {jobs} WHERE {mine} AND id = :job", {"job": job})
             return noted
 
-        return self._transaction(note)
+        return self._tables.transaction(note)
 
     def save(self, job: BatchJob, *, without: Collection[str] = ()) -> None:
         """Write a job, and take texts out of it.
 
         A wish to stop that another process wrote meanwhile stays. `taken` is written by `settle` alone.
         """
-
-        def save(writer: apsw.Connection) -> None:
-            writer.execute(SAVE_JOB, asdict(job))
-            _take_out(writer, job.reference, without)
-
-        self._transaction(save)
+        self._change(SAVE_JOB, DELETE_TEXTS, hashes=_json(without), **asdict(job))
 
     def settle(self, reference: str, hashes: Collection[str]) -> None:
         """Take texts out of a job whose vectors were kept."""
-
-        def settle(writer: apsw.Connection) -> None:
-            _take_out(writer, reference, hashes)
-            writer.execute("UPDATE jobs SET taken = taken + ? WHERE reference = ?", (len(hashes), reference))
-
-        self._transaction(settle)
+        self._change(DELETE_TEXTS, ADD_TAKEN, reference=reference, hashes=_json(hashes), count=len(hashes))
 
     def stop(self, reference: str, reason: str) -> bool:
         """Note that a job is to stop, for the worker that polls it; return False if it is over, or stopping."""
-        now = self._clock()
-
-        def stop(writer: apsw.Connection) -> bool:
-            writer.execute(STOP_JOB, (reason, now, reference))
-            return writer.changes() > 0
-
-        return self._transaction(stop)
+        return bool(self._change(STOP_JOB, reference=reference, reason=reason, now=self._clock()))
 
     def clear_away(self, *, older_than_seconds: float) -> None:
         """Forget jobs that are over and were made so long ago, and the texts that were left in them."""
-        before = self._clock() - older_than_seconds
-
-        def clear(writer: apsw.Connection) -> None:
-            writer.execute(CLEAR_TEXTS, (before,))
-            writer.execute(CLEAR_JOBS, (before,))
-
-        self._transaction(clear)
+        self._change(CLEAR_TEXTS, CLEAR_JOBS, before=self._clock() - older_than_seconds)
 
     # Queries
 
@@ -305,46 +304,36 @@ class BatchLedger:
 
     def hashes_in(self, reference: str) -> set[str]:
         """Return the texts that are in a job, or were left in it."""
-        return self._hashes(f"{TEXTS} j.reference = ?", reference)
+        return self._hashes(_OF_JOB, reference=reference)
 
     def hashes(self, identity: str) -> set[str]:
         """Return the texts of an identity that are in open jobs."""
-        return self._hashes(f"{OPEN_TEXTS} AND i.identity = ?", identity)
+        return self._hashes(f"{_OF_IDENTITY} AND {_IS_OPEN}", identity=identity)
 
     def sent(self, identity: str, hashes: Sequence[str]) -> set[str]:
         """Return those of some texts that are in open jobs."""
-        among = "AND i.identity = ? AND t.hash IN (SELECT value FROM json_each(?))"
-        return self._hashes(f"{OPEN_TEXTS} {among}", identity, json.dumps(list(hashes)))
+        among = f"{_OF_IDENTITY} AND hash IN {{hashes}} AND {_IS_OPEN}"
+        return self._hashes(among, identity=identity, hashes=_json(hashes))
 
     def known_hashes(self, identity: str) -> set[str]:
         """Return the texts of an identity that go into no new job: in one now, or one ended without their vectors."""
-        return self._hashes(f"{TEXTS} i.identity = ?", identity)
+        return self._hashes(_OF_IDENTITY, identity=identity)
 
     def everything(self) -> set[tuple[str, str]]:
         """Return all texts that are in open jobs, as (identity, text hash)."""
-        return {(identity, text_hash) for text_hash, identity in self._read(OPEN_TEXTS)}
-
-    # The file
+        return {(identity, text_hash) for text_hash, identity in self._tables.read(TEXTS + _IS_OPEN, {})}
 
     def _jobs(self, reference: str) -> list[BatchJob]:
-        jobs = [BatchJob(*row) for row in self._read(SELECT_JOBS, reference)]
+        jobs = [BatchJob(*row) for row in self._tables.read(SELECT_JOBS, {"reference": reference})]
         return [replace(job, stage=Stage(job.stage)) for job in jobs]
 
-    def _hashes(self, query: str, *values: str) -> set[str]:
-        return {text_hash for text_hash, _ in self._read(query, *values)}
+    def _hashes(self, condition: str, **row: str) -> set[str]:
+        return {text_hash for text_hash, _ in self._tables.read(TEXTS + condition, row)}
 
-    def _transaction(self, work: Callable[[apsw.Connection], T]) -> T:
-        return self._file.guarded(lambda: self._file.transaction(work))
-
-    def _read(self, query: str, *values: str | float) -> list[tuple[Any, ...]]:
-        return self._file.guarded(lambda: self._file.connection().execute(query, values).fetchall())
+    def _change(self, *statements: str, **row: Any) -> Rows:
+        """Run statements with the same values in one transaction; return the rows of the last."""
+        return self._tables.transaction(lambda run: [run(statement, row) for statement in statements][-1])
 
 
-def _take_out(writer: apsw.Connection, reference: str, hashes: Collection[str]) -> None:
-    row = writer.execute("SELECT id, identity FROM jobs WHERE reference = ?", (reference,)).fetchone()
-    if row is not None and hashes:
-        writer.executemany(DELETE_TEXT, [(row[1], text_hash, row[0]) for text_hash in hashes])
-
-
-def _number(connection: apsw.Connection, statement: str, *values: Any) -> int:
-    return int(next(connection.execute(statement, values))[0])
+def _json(hashes: Collection[str]) -> str:
+    return json.dumps(sorted(hashes))

@@ -14,7 +14,6 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.batcher import EmbeddingBatcher, Ticket
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import Embeddings, Matrix, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
@@ -26,6 +25,7 @@ from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Permanent, RecalldError, Terminal, Transient
 from schemas.ports import Usage
+from tests.storing import cache_at, cache_file, cache_reader_at
 from tests.waiting import wait_until
 
 
@@ -104,7 +104,7 @@ def make() -> Iterator[Make]:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> EmbeddingCache:
-    return EmbeddingCache(tmp_path / "cache.sqlite")
+    return cache_at(tmp_path / "cache.sqlite")
 
 
 def texts(prefix: str, count: int) -> dict[str, str]:
@@ -187,13 +187,13 @@ def test_the_cache_holds_a_vector_before_a_caller_sees_it(make: Make, tmp_path: 
             seen.append(bool(tickets[0].results()))
             super().put_many(identity, vectors)
 
-    cache = Watched(tmp_path / "cache.sqlite")
+    cache = Watched(cache_file(tmp_path / "cache.sqlite"))
     provider = Provider()
     wanted = texts("precious", 5)
     tickets.append(make(provider, cache).submit(wanted, lane=Lane.LIVE))
     got = vectors_of(tickets[0])
     assert seen == [False]
-    kept = EmbeddingCache(tmp_path / "cache.sqlite").get_many(provider.identity, list(wanted))
+    kept = cache_at(tmp_path / "cache.sqlite").get_many(provider.identity, list(wanted))
     assert all(np.array_equal(kept[key], got[key]) for key in wanted)
 
 
@@ -269,7 +269,7 @@ def test_a_full_disk_loses_no_vector_that_was_paid_for(make: Make, tmp_path: Pat
                 raise StoreFull("free some")
             super().put_many(identity, vectors)
 
-    cache = FullForAWhile(tmp_path / "cache.sqlite")
+    cache = FullForAWhile(cache_file(tmp_path / "cache.sqlite"))
     provider = Provider()
     batcher = make(provider, cache)
     vectors_of(batcher.submit(texts("first", 10), lane=Lane.LIVE))
@@ -277,7 +277,7 @@ def test_a_full_disk_loses_no_vector_that_was_paid_for(make: Make, tmp_path: Pat
     assert provider.inputs == 10
     cache.full = False
     vectors_of(batcher.submit(texts("second", 5), lane=Lane.LIVE))
-    assert EmbeddingCacheReader(tmp_path / "cache.sqlite").entries() == 15
+    assert cache_reader_at(tmp_path / "cache.sqlite").entries() == 15
 
 
 def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
@@ -294,7 +294,7 @@ def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
     provider.open.set()
     closing.join()
     assert len(done(ticket)) == 10
-    assert EmbeddingCacheReader(tmp_path / "cache.sqlite").entries() == 10
+    assert cache_reader_at(tmp_path / "cache.sqlite").entries() == 10
     late = batcher.submit(texts("late", 1), lane=Lane.LIVE)
     assert late.wait(0)
     assert isinstance(late.error(), Transient)

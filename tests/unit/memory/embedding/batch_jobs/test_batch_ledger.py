@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import apsw
+import psycopg
 import pytest
 
-from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage
+from memory.embedding.batch_jobs.batch_ledger import KIND, BatchLedger, Stage
 from memory.embedding.providers.stub import StubProvider
 from memory.store.errors import StoreUnreadable
+from memory.store.postgres.connection import Database
+from memory.store.postgres.tables import PostgresTables
+from tests.postgres_server import Urls
+from tests.storing import ledger_at
+from tests.unit.memory.embedding.conftest import OpenTables
 
 
 class Provider(StubProvider):
@@ -26,17 +33,14 @@ OPENAI = Provider()
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cache" / "batch_jobs.sqlite"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[BatchLedger]:
-    with BatchLedger(path) as opened:
+def ledger(open_tables: OpenTables) -> Iterator[BatchLedger]:
+    with BatchLedger(open_tables(KIND)) as opened:
         yield opened
 
 
-def test_a_job_is_noted_before_it_is_submitted_and_survives_the_process(ledger: BatchLedger, path: Path) -> None:
+def test_a_job_is_noted_before_it_is_submitted_and_survives_the_process(
+    ledger: BatchLedger, open_tables: OpenTables
+) -> None:
     assert ledger.note("main", OPENAI, ["a", "b"], most_open=10)
     [job] = ledger.jobs()
     assert (job.job_id, job.stage, job.agent, job.texts, job.open) == (None, Stage.SUBMITTING, "main", 2, True)
@@ -44,7 +48,7 @@ def test_a_job_is_noted_before_it_is_submitted_and_survives_the_process(ledger: 
     changed = replace(job, job_id="batch-1", stage=Stage.RUNNING, look_at=5.0, completed=1, message="no answer")
     changed = replace(changed, missing_since=4.0, missing_looks=2)
     ledger.save(changed)
-    with BatchLedger(path) as again:
+    with BatchLedger(open_tables(KIND)) as again:
         assert again.jobs() == [changed]
 
 
@@ -60,12 +64,14 @@ def test_a_text_is_in_one_job_of_an_identity_at_most(ledger: BatchLedger) -> Non
 
 
 @pytest.mark.parametrize("change", ["ALTER TABLE jobs DROP COLUMN missing_since", "PRAGMA user_version = 9"])
-def test_a_ledger_of_another_format_is_left_alone_and_named(ledger: BatchLedger, path: Path, change: str) -> None:
-    ledger.note("main", OPENAI, ["a", "b"], most_open=10)
+def test_a_ledger_of_another_format_is_left_alone_and_named(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "cache" / "batch_jobs.sqlite"
+    with ledger_at(path) as ledger:
+        ledger.note("main", OPENAI, ["a", "b"], most_open=10)
     other = apsw.Connection(str(path))
     other.execute(change)
     other.close()
-    with pytest.raises(StoreUnreadable, match="move it away"), BatchLedger(path) as again:
+    with pytest.raises(StoreUnreadable, match="move it away"), ledger_at(path) as again:
         again.jobs()
 
 
@@ -93,9 +99,9 @@ def test_the_wish_to_stop_stays_and_its_time_becomes_that_of_the_provider(ledger
     assert ledger.jobs() == [taken]
 
 
-def test_a_lost_job_is_forgotten_by_its_age_and_an_open_one_is_not(path: Path) -> None:
+def test_a_lost_job_is_forgotten_by_its_age_and_an_open_one_is_not(open_tables: OpenTables) -> None:
     now = [1000.0]
-    with BatchLedger(path, clock=lambda: now[0]) as ledger:
+    with BatchLedger(open_tables(KIND), clock=lambda: now[0]) as ledger:
         for text_hash in ("a", "b"):
             ledger.note("main", OPENAI, [text_hash], most_open=10)
         lost, running = ledger.jobs()
@@ -106,3 +112,65 @@ def test_a_lost_job_is_forgotten_by_its_age_and_an_open_one_is_not(path: Path) -
             assert len(ledger.jobs()) == jobs
         assert ledger.everything() == {("an identity", "b")}
         assert ledger.known_hashes("an identity") == ledger.hashes_in(running.reference) == {"b"}
+
+
+def test_of_several_workers_one_notes_a_text_and_no_more_jobs_than_may_be_open(open_tables: OpenTables) -> None:
+    hashes = [f"text {number}" for number in range(500)]
+
+    def note(turn: int) -> set[str]:
+        with BatchLedger(open_tables(KIND)) as ledger:
+            return ledger.note("main", OPENAI, hashes[:: 1 if turn % 2 else -1][: 250 + turn], most_open=3)
+
+    with ThreadPoolExecutor(8) as workers:
+        noted = list(workers.map(note, range(32)))
+    with BatchLedger(open_tables(KIND)) as ledger:
+        assert sum(map(len, noted)) == len(ledger.hashes("an identity"))
+        assert len(ledger.jobs()) == sum(map(bool, noted)) <= 3
+        assert sorted(job.texts for job in ledger.jobs()) == sorted(len(texts) for texts in noted if texts)
+
+
+def test_texts_leave_a_job_as_their_vectors_are_kept(ledger: BatchLedger) -> None:
+    ledger.note("main", OPENAI, ["a", "b", "c"], most_open=10)
+    ledger.note("main", OPENAI, ["d"], most_open=10)
+    first, second = ledger.jobs()
+    ledger.settle(first.reference, ["a", "d"])
+    ledger.save(first, without=["b", "d"])
+    assert (ledger.hashes_in(first.reference), ledger.hashes_in(second.reference)) == ({"c"}, {"d"})
+    assert [job.taken for job in ledger.jobs()] == [2, 0]
+    assert ledger.sent("an identity", ["a", "c", "d", "e"]) == {"c", "d"}
+
+
+def test_one_worker_at_a_time_works_on_an_agent_s_jobs(open_tables: OpenTables) -> None:
+    first, second = BatchLedger(open_tables(KIND)), BatchLedger(open_tables(KIND))
+    with first.working_on("main") as is_first, second.working_on("main") as is_second:
+        with second.working_on("other") as is_other:
+            assert (is_first, is_second, is_other) == (True, False, True)
+        with second.working_on("main") as is_again:
+            assert not is_again
+    with second.working_on("main") as is_second:
+        assert is_second
+
+
+def test_a_worker_that_died_holds_an_agent_s_jobs_until_its_lease_ends(database: Database, fleet_urls: Urls) -> None:
+    dead, alive = (BatchLedger(PostgresTables(database, "acme")) for _ in range(2))
+    with dead.working_on("main"):
+        with alive.working_on("main") as is_alone:
+            assert not is_alone
+        set_back = "UPDATE recalld.leases SET expires_at = now() - interval '1 second'"
+        with psycopg.connect(fleet_urls.superuser) as administrator:
+            administrator.execute(set_back)
+        with alive.working_on("main") as is_alone:
+            assert is_alone
+
+
+def test_a_tenant_sees_its_own_jobs_alone(database: Database) -> None:
+    acme, other = (BatchLedger(PostgresTables(database, tenant)) for tenant in ("acme", "other"))
+    acme.note("acme/main", OPENAI, ["a"], most_open=1)
+    assert other.note("other/main", OPENAI, ["a"], most_open=1) == {"a"}
+    [job] = acme.jobs()
+    assert [job.agent for job in other.jobs()] == ["other/main"]
+    assert not other.stop(job.reference, "cancelled")
+    other.settle(job.reference, ["a"])
+    assert acme.everything() == other.everything() == {("an identity", "a")}
+    with acme.working_on("main"), other.working_on("main") as is_alone:
+        assert is_alone

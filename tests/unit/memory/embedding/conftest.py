@@ -1,0 +1,33 @@
+"""Tables of the embedding cache and the ledger of batch jobs: in a file, and of a tenant of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from memory.store.durable_sqlite import DurableSqlite, Kind
+from memory.store.durable_tables import DurableTables
+from memory.store.postgres.connection import Database
+from memory.store.postgres.tables import PostgresTables
+from tests.postgres_server import Urls
+
+#: Opens the same tables anew at each call, as another process would.
+OpenTables: TypeAlias = Callable[[Kind], DurableTables]
+
+
+@pytest.fixture
+def database(fleet_urls: Urls) -> Iterator[Database]:
+    """An empty store, as a worker uses it."""
+    database = Database(fleet_urls.writer)
+    yield database
+    database.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_tables(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> OpenTables:
+    if request.param == "sqlite":
+        return lambda kind: DurableSqlite(tmp_path / "tables.sqlite", kind)
+    return lambda _kind: PostgresTables(database, "acme")
