@@ -19,7 +19,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import Comparison, compare
-from memory.documents.note_folders import FolderEntry, next_record, read_record
+from memory.documents.notes import FolderEntry, next_record, read_record
 from memory.documents.roots import archived_path, priority
 from memory.status.run_files import write_derived
 from memory.store.errors import OtherFormat, StoreCorrupt

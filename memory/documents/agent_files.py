@@ -11,8 +11,7 @@ from typing import Self
 
 from memory.documents.content import DocumentGone, DocumentRefused, DocumentUnreadable, OpenTranscript, SourceText
 from memory.documents.imports import ImportedFolder, imports_path
-from memory.documents.note_folders import folders_path
-from memory.documents.notes import Notes
+from memory.documents.notes import Notes, folders_path
 from memory.documents.roots import archived_path, existing_folder, is_utf8
 from memory.documents.scan import KnownFiles, Scan, ScanProblems
 from memory.documents.sessions import Imports, Sessions, Transcripts
@@ -56,7 +55,7 @@ class AgentFiles:
 
     `imports` names the file that lists imported folders of transcripts (`memory.documents.imports`); it is read again
     when it changes. `drafted` imports count as if they were in it already. An agent whose sources leave out transcripts
-    has none. `folders` names the record of the folders of notes (`memory.documents.note_folders`).
+    has none. `folders` names the record of the folders of notes (`memory.documents.notes`).
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.note_folders import KEPT_SECONDS, read_record
+from memory.documents.notes import KEPT_SECONDS, read_record
 from memory.store.errors import OtherFormat, StoreCorrupt
 from memory.store.reader import StoreReader
 from producers.reconciler import (
