@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from memory.documents.content import DocumentGone, DocumentRefused, DocumentUnreadable, OpenTranscript, SourceText
 from memory.documents.imports import ImportedFolder, imports_path
@@ -16,8 +16,12 @@ from memory.documents.roots import archived_path, existing_folder, is_utf8
 from memory.documents.scan import KnownFiles, Scan, ScanProblems
 from memory.documents.sessions import Imports, Sessions, Transcripts
 from memory.documents.sources import DocumentSource
+from schemas.agents import Scope
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings, Settings
+
+if TYPE_CHECKING:
+    from memory.store.postgres.documents import FleetDocuments
 
 __all__ = [
     "AgentFiles",
@@ -55,7 +59,8 @@ class AgentFiles:
 
     `imports` names the file that lists imported folders of transcripts (`memory.documents.imports`); it is read again
     when it changes. `drafted` imports count as if they were in it already. An agent whose sources leave out transcripts
-    has none. `folders` names the record of the folders of notes (`memory.documents.notes`).
+    has none. `folders` names the record of the folders of notes (`memory.documents.notes`). With `arrived`, the
+    documents are those that machines sent to a fleet, and none on this disk.
     """
 
     def __init__(
@@ -65,19 +70,32 @@ class AgentFiles:
         imports: Path | None = None,
         drafted: Sequence[ImportedFolder] = (),
         folders: Path | None = None,
+        arrived: FleetDocuments | None = None,
     ) -> None:
         self._workspace = os.path.normpath(agent.workspace)
         self._imports = Imports(agent, imports, drafted)
         self.notes = Notes(agent, record=folders)
         self._sessions = Sessions(agent, self._imports)
         self.transcripts: Sequence[Transcripts] = (self._sessions, self._imports)
+        if arrived is not None:
+            from memory.documents.arrived import ArrivedNotes, ArrivedTranscripts
+
+            self.notes, self.transcripts = ArrivedNotes(agent, arrived), (ArrivedTranscripts(agent, arrived),)
         self.sources: Sequence[DocumentSource] = (self.notes, *self.transcripts)
         #: Sessions that the settings let see private transcripts.
         self.private_transcripts = agent.scope.private_transcripts
 
     @classmethod
     def of(cls, settings: Settings, agent: AgentSettings, *, drafted: Sequence[ImportedFolder] = ()) -> Self:
-        """Return the files of an agent of this home, with imported folders and `drafted` ones."""
+        """Return the files of an agent of this home, with imported folders and `drafted` ones.
+
+        The documents of a fleet's agent that is not in the settings are those that arrived.
+        """
+        if settings.store.url is not None and all(agent.id != configured.id for configured in settings.agents):
+            from memory.store.postgres.connection import Database
+            from memory.store.postgres.documents import FleetDocuments
+
+            return cls(agent, arrived=FleetDocuments(Database.of(settings.store), Scope.of(agent.id)))
         imports, folders = imports_path(settings.home, agent.id), folders_path(settings.home, agent.id)
         return cls(agent, imports=imports, drafted=drafted, folders=folders)
 

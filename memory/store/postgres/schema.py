@@ -121,6 +121,52 @@ CREATE TABLE recalld.batch_texts (
 );
 CREATE INDEX batch_texts_by_job ON recalld.batch_texts (tenant, job);
 
+-- Documents that machines sent. `version` grows with each new content; 0 is none yet. `size` and `digest` are of the
+-- content as sent, `stored` is the size as kept, redacted once more. `arrived_ns` is by the server's clock.
+CREATE TABLE recalld.documents (
+    tenant     {TEXT},
+    agent      {TEXT},
+    source     {TEXT},
+    path       {TEXT},
+    machine    {TEXT},
+    version    bigint NOT NULL DEFAULT 0,
+    size       bigint NOT NULL DEFAULT 0,
+    stored     bigint NOT NULL DEFAULT 0,
+    digest     {TEXT} NOT NULL DEFAULT '',
+    format     text,
+    arrived_ns bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, agent, source, path, machine)
+) PARTITION BY HASH (tenant, agent);
+
+-- Parts of a version, Zstandard frames. "offset" and `length` are of the content as sent, `digest` runs up to the end
+-- of the part, `place` and `stored` are the part's place and size in the content as kept.
+CREATE TABLE recalld.document_parts (
+    tenant   {TEXT},
+    agent    {TEXT},
+    source   {TEXT},
+    path     {TEXT},
+    machine  {TEXT},
+    version  bigint,
+    "offset" bigint,
+    length   integer NOT NULL,
+    digest   {TEXT} NOT NULL,
+    place    bigint NOT NULL,
+    stored   integer NOT NULL,
+    content  bytea NOT NULL,
+    PRIMARY KEY (tenant, agent, source, path, machine, version, "offset")
+) PARTITION BY HASH (tenant, agent);
+ALTER TABLE recalld.document_parts ALTER COLUMN content SET STORAGE EXTERNAL;
+
+-- Ids of events whose content was taken, with the digest of what came.
+CREATE TABLE recalld.arrivals (
+    tenant {TEXT},
+    id     {TEXT},
+    digest {TEXT} NOT NULL,
+    at     timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant, id)
+);
+CREATE INDEX arrivals_by_time ON recalld.arrivals (tenant, at);
+
 DO $$
 BEGIN
     -- lz4 packs texts faster, where the server has it. Partitions take over the settings of their parent.
@@ -132,7 +178,8 @@ BEGIN
     EXECUTE (
         SELECT string_agg(format('CREATE TABLE recalld.%1$s_%2$s PARTITION OF recalld.%1$s
             FOR VALUES WITH (MODULUS %3$s, REMAINDER %2$s)', parent, number, parts), ';')
-        FROM (VALUES ('files', 64), ('chunks', 64), ('embeddings', 16)) AS tables (parent, parts),
+        FROM (VALUES ('files', 64), ('chunks', 64), ('documents', 64), ('document_parts', 64),
+            ('embeddings', 16)) AS tables (parent, parts),
             generate_series(0, parts - 1) AS number
     );
 END $$;
