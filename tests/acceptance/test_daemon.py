@@ -48,7 +48,7 @@ def test_an_agent_that_joins_the_settings_is_searchable_without_a_restart_by_han
     first = daemon.children("serve")
     with daemon.config.open("a", encoding="utf-8") as settings:
         settings.write(f'[[agents]]\nid = "shop"\nworkspace = "{shop}"\n')
-    wait_until(lambda: "sells kettles" in daemon.run("search", "kettles", "--agent", "shop").stdout, timeout=60)
+    wait_until(lambda: "sells kettles" in daemon.run("search", "kettles", "--agent", "shop").stdout)
     assert daemon.search("gateway port", "--agent", "main")
     assert daemon.children("serve") != first
     second = daemon.children("serve")

@@ -65,6 +65,7 @@ def test_producers_two_workers_and_a_query_service_share_one_queue(home: Path, w
                 text
                 if told(text := client.get("/metrics").text, "recalld_documents_total") >= 1
                 and told(text, "recalld_jobs_total") >= 1
+                and told(text, "recalld_event_to_searchable_seconds_count") >= 1
                 else ""
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -110,17 +111,24 @@ def hook(payload: dict[str, Any], home: Path, *, program: str = "claude-code") -
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("program", ["claude-code", "codex"])
 def test_a_hook_adds_context_to_a_prompt(injecting: Settings, program: str) -> None:
-    begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": program}
-    answer = json.loads(hook(begins, injecting.home, program=program))["hookSpecificOutput"]
-    assert answer["hookEventName"] == "SessionStart"
-    assert "Never push" in answer["additionalContext"]
-    asks = {"hook_event_name": "UserPromptSubmit", "prompt": "Which port has the gateway?", "session_id": program}
-    answer = json.loads(hook(asks, injecting.home, program=program))["hookSpecificOutput"]
-    assert answer["hookEventName"] == "UserPromptSubmit"
-    assert "port 7171" in answer["additionalContext"]
-    assert "Never push" not in answer["additionalContext"]
-    assert hook(asks, injecting.home, program=program) == ""
-    assert hook({"hook_event_name": "Stop", "session_id": program}, injecting.home, program=program) == ""
+    begins = {"hook_event_name": "SessionStart", "source": "startup"}
+    asks = {"hook_event_name": "UserPromptSubmit", "prompt": "Which port has the gateway?"}
+    sessions = itertools.count()
+
+    def added() -> list[str]:
+        """Return the answers of a new session; a hook that is not answered within a second has none."""
+        session = {"session_id": f"{program}-{next(sessions)}"}
+        events: list[dict[str, Any]] = [begins, asks, asks, {"hook_event_name": "Stop"}]
+        texts = [hook({**event, **session}, injecting.home, program=program) for event in events]
+        return texts if all(texts[:2]) else []
+
+    *answered, again, stop = wait_until(added)
+    begun, asked = (json.loads(text)["hookSpecificOutput"] for text in answered)
+    assert (begun["hookEventName"], asked["hookEventName"]) == ("SessionStart", "UserPromptSubmit")
+    assert "Never push" in begun["additionalContext"]
+    assert "port 7171" in asked["additionalContext"]
+    assert "Never push" not in asked["additionalContext"]
+    assert (again, stop) == ("", "")
 
 
 @pytest.mark.usefixtures("client")
@@ -128,8 +136,9 @@ def test_a_hook_adds_lines_of_the_project_of_its_folder(injecting: Settings, tmp
     (tmp_path / "shop" / ".git").mkdir(parents=True)
     (tmp_path / "shop" / ".git" / "config").write_text('[remote "origin"]\n\turl = git@github.com:Acme/shop.git\n')
     begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": "project"}
-    found = ["Use pnpm" in hook({**begins, "cwd": str(tmp_path / name)}, injecting.home) for name in ("shop", "other")]
-    assert found == [True, False]
+    events = [{**begins, "cwd": str(tmp_path / name)} for name in ("shop", "other")]
+    texts = [wait_until(lambda event=event: hook(event, injecting.home)) for event in events]  # type: ignore[misc]
+    assert ["Use pnpm" in text for text in texts] == [True, False]
 
 
 @pytest.mark.parametrize("name", FORMATS)

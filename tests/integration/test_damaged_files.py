@@ -135,9 +135,7 @@ def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
     with Workers(paying) as workers:
         workers.write("memory/2.md", "A stork came.\n")
         workers.mark("memory/2.md", "memory/0.md", "memory/1.md")
-        wait_until(
-            lambda: workers.complete() and all(workers.finds(bird) for bird in ("stork", "heron", "otter")), timeout=60
-        )
+        wait_until(lambda: workers.complete() and all(workers.finds(bird) for bird in ("stork", "heron", "otter")))
         wait_until(lambda: Generations.of(paying, paying.agents[0].id).next() is None)
         wait_until(lambda: not workers.conditions(), what="nothing is said to be wrong any more")
         with workers.reading("main") as reader:

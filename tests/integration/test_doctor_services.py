@@ -31,7 +31,7 @@ from workers.health.heartbeat import Heartbeat, read_beats
 
 @pytest.fixture
 def side(settings: Settings) -> Iterator[BrokerSide]:
-    opened = open_broker(settings, answer_seconds=1.0)
+    opened = open_broker(settings, answer_seconds=60.0)
     yield opened
     opened.client.close()
 
@@ -67,10 +67,8 @@ def test_a_broker_of_ones_own_that_does_not_answer_is_a_problem(settings: Settin
 
 
 @pytest.mark.usefixtures("broker_server")
-def test_a_stopped_private_broker_is_named_and_no_second_one_writes_its_files(
-    settings: Settings, side: BrokerSide
-) -> None:
-    pid = server_pid(settings.home)
+def test_a_stopped_private_broker_is_named_and_no_second_one_writes_its_files(settings: Settings) -> None:
+    pid, side = server_pid(settings.home), open_broker(settings, answer_seconds=1.0)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -84,6 +82,7 @@ def test_a_stopped_private_broker_is_named_and_no_second_one_writes_its_files(
     assert unknown.level is Level.WARNING
     resumed = lambda: build_status(settings, side.health).agents[0].troubles  # noqa: E731
     wait_until(lambda: {"pid": pid} not in [trouble.params for trouble in resumed()])
+    side.client.close()
 
 
 @pytest.mark.usefixtures("broker_server")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from memory.index.fingerprint import Fingerprint
-from memory.service.app import LOOK_AROUND_SECONDS
 from memory.store.sqlite.maintenance import ERASE_AFTER_SECONDS
 from schemas.settings import Settings
 from tests.quiet_health import QuietHealth
@@ -28,9 +28,12 @@ STEMS = (b"qul", b"vorp", b"zindl")
 
 def traces(home: Path) -> set[str]:
     """Return the files with a word of `WORDS` or its stem; an index and its log are one, as checkpoints move pages."""
-    files = [path for path in home.rglob("*") if path.is_file()]
-    holding = [path for path in files if any(stem in path.read_bytes().lower() for stem in STEMS)]
-    return {path.name.removesuffix("-wal") for path in holding}
+    holding = set()
+    for path in home.rglob("*"):
+        with suppress(FileNotFoundError, IsADirectoryError):  # processes go on
+            if path.is_file() and any(stem in path.read_bytes().lower() for stem in STEMS):
+                holding.add(path.name.removesuffix("-wal"))
+    return holding
 
 
 def deleted_on_disk(settings: Settings) -> tuple[int, bool]:
@@ -93,7 +96,10 @@ def test_damaged_indexes_and_those_of_a_former_backend_leave_the_home(settings: 
     assert traces(settings.home) == set()
 
 
-def test_a_service_lets_go_of_a_replaced_index_though_no_search_comes(settings: Settings, workspace: Path) -> None:
+def test_a_service_lets_go_of_a_replaced_index_though_no_search_comes(
+    settings: Settings, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.service.app.LOOK_AROUND_SECONDS", 3_600)
     (workspace / "memory" / "a.md").write_text(f"A line about {WORDS[0]}.\n", "utf-8")
     store = write_index(settings)
     identity, digest = store.meta("identity"), store.meta("fingerprint")
@@ -113,5 +119,5 @@ def test_a_service_lets_go_of_a_replaced_index_though_no_search_comes(settings: 
         writer.close()
         assert traces(settings.home) == set(), "the replaced file is unlinked at once"
         assert deleted_but_open()
-        # Within seconds: long before the service looks at all agents again.
-        wait_until(lambda: not deleted_but_open(), timeout=LOOK_AROUND_SECONDS / 2)
+        # Long before the service looks at all agents again.
+        wait_until(lambda: not deleted_but_open())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,9 @@ from tests.recording import RecordingConditions
 from tests.serving import running
 from tests.waiting import wait_until
 
-BOUNDS = Bounds(connections=40, head_seconds=0.5, body_seconds=0.5, answer_seconds=0.5, leaving_seconds=1.0)
+#: Bounds of servers whose clients are late, and of those that are about anything else: on a busy machine all are late.
+HASTY = Bounds(connections=40, head_seconds=2.0, body_seconds=2.0, answer_seconds=2.0, leaving_seconds=1.0)
+PATIENT = Bounds(connections=40, leaving_seconds=1.0)
 
 #: Clients that come at once: many times what is held.
 CROWD = 200
@@ -64,15 +66,28 @@ def settings_of(folder: Path) -> Settings:
 
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Door]]:
-    settings = settings_of(tmp_path_factory.mktemp("hostile"))
+    with opened(tmp_path_factory.mktemp("hostile"), PATIENT) as patient:
+        yield patient
+
+
+@pytest.fixture(scope="module")
+def hasty_doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Door]]:
+    with opened(tmp_path_factory.mktemp("hostile"), HASTY) as hasty:
+        yield hasty
+
+
+@contextmanager
+def opened(folder: Path, bounds: Bounds) -> Iterator[dict[str, Door]]:
+    """Open the servers with these bounds."""
+    settings = settings_of(folder)
     with ExitStack() as stack:
-        port = stack.enter_context(running(settings, bounds=BOUNDS)).base_url.port
+        port = stack.enter_context(running(settings, bounds=bounds)).base_url.port
         assert port is not None
-        hooks = HookServer(settings, 0, lambda _event: None, RecordingConditions(), bounds=BOUNDS)
+        hooks = HookServer(settings, 0, lambda _event: None, RecordingConditions(), bounds=bounds)
         hooks.start()
         stack.callback(hooks.stop)
         routes = {"/readyz": lambda: JSONResponse({"status": "ready"})}
-        probes = stack.enter_context(TelemetryServer("127.0.0.1", 0, routes=routes, bounds=BOUNDS))
+        probes = stack.enter_context(TelemetryServer("127.0.0.1", 0, routes=routes, bounds=bounds))
         yield {
             "query service": Door(port, request("GET", "/healthz"), 200, "/v1/search"),
             "hooks": Door(port_of(hooks), request("POST", "/v1/hooks/codex", HOOK), 202, "/v1/hooks/codex"),
@@ -84,7 +99,10 @@ def port_of(server: HookServer) -> int:
     return int(server.url.split(":")[2].split("/")[0])
 
 
-@pytest.fixture(params=["query service", pytest.param("hooks", marks=pytest.mark.long)])
+DOORS = ["query service", pytest.param("hooks", marks=pytest.mark.long)]
+
+
+@pytest.fixture(params=DOORS)
 def door(doors: dict[str, Door], request: pytest.FixtureRequest) -> Door:
     return doors[str(request.param)]
 
@@ -97,15 +115,15 @@ def door(doors: dict[str, Door], request: pytest.FixtureRequest) -> Door:
         ("hooks", "body"),
     ],
 )
-def test_hundreds_who_send_a_byte_at_a_time_are_sent_away(doors: dict[str, Door], name: str, part: str):
-    door = doors[name]
+def test_hundreds_who_send_a_byte_at_a_time_are_sent_away(hasty_doors: dict[str, Door], name: str, part: str):
+    door = hasty_doors[name]
     head = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nX: "
     first = {"nothing": b"", "head": head, "body": door.head("Content-Length: 1000")}[part]
     with crowd(door.port, CROWD, first=first) as clients, Dripping(clients if first else []):
-        wait_until(lambda: held(clients) <= BOUNDS.connections)
+        wait_until(lambda: held(clients) <= HASTY.connections)
         wait_until(door.serves)
         wait_until(lambda: held(clients) == 0)
-    assert door.serves()
+    wait_until(door.serves)
 
 
 class Dripping:
@@ -129,12 +147,14 @@ class Dripping:
                 client.push(b"x")
 
 
-def test_who_is_late_is_told_so(door: Door):
+@pytest.mark.parametrize("name", DOORS)
+def test_who_is_late_is_told_so(hasty_doors: dict[str, Door], name: str):
+    door = hasty_doors[name]
     with HostileClient(door.port) as head, HostileClient(door.port) as body, HostileClient(door.port) as silent:
         head.send(b"GET / HTTP/1.1\r\nHost: local")
         body.send(door.head("Content-Length: 100") + b'{"query": "')
         late = head.read()
-        assert (late.status, "0.5 seconds" in late.error) == (408, True)
+        assert (late.status, "2 seconds" in late.error) == (408, True)
         assert body.read().status == 408
         assert silent.read() == Answer(0, {}, b"")
 
@@ -168,15 +188,15 @@ def test_who_comes_when_all_are_being_answered_is_told_to_come_back(tmp_path: Pa
         server.stop()
 
 
-def test_a_client_that_never_reads_is_cut_off(doors: dict[str, Door]):
-    door = doors["query service"]
+def test_a_client_that_never_reads_is_cut_off(hasty_doors: dict[str, Door]):
+    door = hasty_doors["query service"]
     page = request("GET", "/openapi.json")
     with ExitStack() as stack:
         clients = [stack.enter_context(HostileClient(door.port, receive_bytes=4096)) for _ in range(5)]
         # One request after the other, until the server's answers fill what the system keeps for this connection.
         for client in clients:
             wait_until(lambda client=client: fills(client, page) or client.was_sent_away())
-        assert door.serves()
+        wait_until(door.serves)
         wait_until(lambda: held(clients) == 0)
 
 
@@ -204,7 +224,6 @@ def fills(client: HostileClient, page: bytes) -> bool:
         (["Content-Length: 2", "Transfer-Encoding: chunked"], {400}),
         (["Transfer-Encoding: chunked", "", "zz\r\n{}"], {400}),
         (["Content-Encoding: gzip", "Content-Length: 4", "", "abcd"], {415}),
-        (["Content-Length: 1000", "", "{}"], {408}),
     ],
     ids=lambda sent: repr(sent[:40] if isinstance(sent, bytes) else sent[0]) if isinstance(sent, bytes | list) else "",
 )

@@ -63,7 +63,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def held_job(workers: Workers) -> str:
     """Enqueue a job for later; return its id once a worker holds it."""
     delayed = make_broker(workers.client, workers.keys).enqueue(
-        message(INDEX_PENDING, "live", "main", "live"), delay=3_000
+        message(INDEX_PENDING, "live", "main", "live"), delay=6_000
     )
     held = f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
     wait_until(lambda: list(workers.client.scan_iter(held)), what="a worker holds it")

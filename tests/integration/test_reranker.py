@@ -91,7 +91,8 @@ def test_without_a_usable_answer_the_order_stays_and_the_answer_says_so(
     indexed: Settings, reranker: EmbeddingServer, failure: Failure
 ) -> None:
     reranker.fail_next(failure)
-    answer = found(reranking(indexed, reranker.url, candidates=1, timeout_ms=1_000))
+    seconds = 3 if failure.wire else 60
+    answer = found(reranking(indexed, reranker.url, candidates=1, timeout_ms=seconds * 1_000))
     assert (paths(answer), reranker.requests, answer.mode) == (paths(found(indexed)), 1, "hybrid")
     assert [one.code for one in answer.conditions] == [ConditionCode.NOT_RERANKED]
 

@@ -39,7 +39,7 @@ def agents(settings: Settings, server: EmbeddingServer) -> Settings:
 def patient(agents: Settings) -> Settings:
     """The slow agent's searches wait for as long as somebody holds the endpoint."""
     slow, *others = agents.agents
-    limits = slow.limits.model_copy(update={"timeout_ms": 60_000})
+    limits = slow.limits.model_copy(update={"timeout_ms": 110_000})
     return agents.model_copy(update={"agents": (slow.model_copy(update={"limits": limits}), *others)})
 
 

@@ -47,7 +47,7 @@ def test_a_refused_key_leaves_keywords_and_vectors_come_when_it_is_accepted(
         assert list(trouble) == [ConditionCode.PROVIDER_REFUSES]
         assert trouble[ConditionCode.PROVIDER_REFUSES].subject == "openai"
         assert "a-secret-key" not in str(trouble)
-        assert workers.settled()
+        wait_until(workers.settled)
         assert workers.finds("heron")
         counts = workers.counts()
         assert (counts.vectors_ready, counts.vectors_pending) == (0, 1)
@@ -64,7 +64,7 @@ def test_a_refused_key_leaves_keywords_and_vectors_come_when_it_is_accepted(
 def test_a_provider_that_asks_for_time_gets_it(
     remote: Settings, server: EmbeddingServer, pauses: list[tuple[str, float]]
 ) -> None:
-    server.fail_next(Failure(status=429, headers={"Retry-After": "1.5"}))
+    server.fail_next(Failure(status=429, headers={"Retry-After": "6"}))
     with Workers(remote, timing=Timing(patience=0.3)) as workers:
         workers.note("memory/a.md", "The heron stands in the reeds.")
         trouble = wait_until(workers.conditions)
@@ -73,9 +73,9 @@ def test_a_provider_that_asks_for_time_gets_it(
         wait_until(workers.complete)
         wait_until(lambda: not workers.conditions())
     first, second = server.log
-    assert second.started - first.started >= 1.5
+    assert second.started - first.started >= 6
     assert {actor for actor, _ in pauses} == {EMBED_PENDING}
-    assert all(0 < seconds <= 1.5 for _, seconds in pauses), "what is left of the time that was asked for"
+    assert all(0 < seconds <= 6 for _, seconds in pauses), "what is left of the time that was asked for"
 
 
 def test_an_unexpected_error_is_reported_and_retried_ever_more_rarely(
@@ -246,7 +246,7 @@ def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
         assert identity(workers) == "openai"
     with Workers(with_fallback(settings, server), timing=Timing(patience=0.1, lost_provider=0.0)) as workers:
         wait_until(lambda: identity(workers) == "stub" and workers.complete())
-        assert not workers.conditions()
+        wait_until(lambda: not workers.conditions())
 
 
 def test_a_fallback_that_cannot_be_had_is_said_and_does_not_take_over(
@@ -255,7 +255,8 @@ def test_a_fallback_that_cannot_be_had_is_said_and_does_not_take_over(
     server.fail_next(Failure(status=401), times=10_000)
     with Workers(with_fallback(settings, server, fallback="voyage")) as workers:
         workers.note("memory/a.md", "The heron stands in the reeds.")
-        said = wait_until(workers.conditions)
+        wait_until(lambda: len(workers.conditions()) > 1)
+        said = workers.conditions()
         assert {one.subject for one in said.values()} == {"openai"}
         assert said.keys() == {ConditionCode.PROVIDER_REFUSES, ConditionCode.FALLBACK_UNUSABLE}
         assert "VOYAGE_API_KEY" in str(said[ConditionCode.FALLBACK_UNUSABLE].params["reason"])

@@ -301,8 +301,8 @@ def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
 
 
 def test_a_request_is_charged_to_the_agents_whose_texts_it_carried(make: Make) -> None:
-    provider, bill = Provider(inputs=64, billed=3), Bill()
-    batcher = make(provider, linger_seconds=0.05, coordination=Coordination(RateLimiter(), usage=bill))
+    provider, bill = Provider(inputs=8, billed=3), Bill()  # full with the texts of both
+    batcher = make(provider, linger_seconds=60, coordination=Coordination(RateLimiter(), usage=bill))
     mine = batcher.submit(texts("mine", 6), lane=Lane.BACKFILL, agent="me")
     yours = batcher.submit(texts("yours", 2), lane=Lane.BACKFILL, agent="you")
     done(mine)

@@ -41,7 +41,7 @@ def refusal(status: str, body: object, *headers: str) -> Turn:
     ("turn", "error", "sentence"),
     [
         *((half, ServiceUnavailable, "closed without an answer") for half in (DROP, OK[:-4])),
-        (HANG, ServiceTimedOut, "timed out: no answer within 0.2 seconds"),
+        (HANG, ServiceTimedOut, "timed out: no answer within 1 seconds"),
         # The time is for the whole answer.
         ([OK[:5], *[b"x"] * 500], ServiceTimedOut, "timed out"),
         ([HEAD, *[b"A: b\r\n"] * 90], ServiceTimedOut, "timed out"),
@@ -59,8 +59,10 @@ def refusal(status: str, body: object, *headers: str) -> Turn:
 def test_a_service_that_misbehaves_is_asked_once_and_is_one_sentence(
     talk: Talk, turn: Turn, error: type[ClientError], sentence: str
 ):
+    # A busy machine may take more than a second for any answer.
+    seconds = 1 if error is ServiceTimedOut else 60
     with raw_server([turn], [OK]) as server, pytest.raises(error) as raised:
-        talk(server.url, "a", answer_timeout_seconds=0.2, token="secret")
+        talk(server.url, "a", answer_timeout_seconds=seconds, token="secret")
     assert type(raised.value) is error
     assert sentence in str(raised.value)
     assert len(server.connections) == 1

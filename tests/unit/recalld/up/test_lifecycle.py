@@ -71,8 +71,9 @@ with last_act(lambda: print("first", flush=True)), last_act(lambda: print("lates
 
 def test_an_end_that_takes_too_long_is_cut_short_and_says_so() -> None:
     process = program(
-        "begin(overdue_seconds=0.2).wait()\n"
-        "with last_act(lambda: print('last act', flush=True)): threading.Event().wait()"
+        "with last_act(lambda: print('last act', flush=True)):\n"
+        "    begin(overdue_seconds=0.2).wait()\n"
+        "    threading.Event().wait()"
     )
     process.send_signal(signal.SIGTERM)
     code, printed = outcome(process)
