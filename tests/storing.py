@@ -21,6 +21,7 @@ from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.cache_reader import VERSION, EmbeddingCacheReader
 from memory.embedding.table_reader import file_reader
+from memory.embedding.vectors import round_rows
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.durable_sqlite import DurableSqlite
 from memory.store.options import StoreOptions
@@ -83,9 +84,9 @@ def text_hash(text: str) -> str:
 
 
 def vector(seed: int, dimensions: int = DIMENSIONS) -> Vector:
-    """A unit vector that is always the same for a seed."""
-    raw = np.random.default_rng(seed).standard_normal(dimensions).astype(np.float32)
-    return np.asarray(raw / np.linalg.norm(raw), dtype=np.float32)
+    """A unit vector, rounded as on arrival, that is always the same for a seed."""
+    raw = np.random.default_rng(seed).standard_normal((1, dimensions)).astype(np.float32)
+    return np.asarray(round_rows(raw, expected=1, dimensions=dimensions)[0][0])
 
 
 @dataclass(frozen=True, slots=True)

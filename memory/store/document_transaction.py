@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from memory.chunking.chunker import Chunk
 from memory.chunking.segmenting import index_text, index_title
@@ -21,6 +21,7 @@ from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_lett
 from memory.store.errors import KeywordsUnavailable
 from memory.store.reader import (
     NOWHERE,
+    IndexedFile,
     SentenceSigns,
     StoredChunk,
     StoreReader,
@@ -28,7 +29,8 @@ from memory.store.reader import (
     Vector,
     VectorState,
 )
-from memory.store.rows import escaped, users_words
+from memory.store.row_reader import names_of
+from memory.store.rows import FileRow, dead_letter, escaped, in_order, users_words
 from memory.store.writer import (
     DocumentChange,
     DocumentDelete,
@@ -59,32 +61,41 @@ PARTLY = ""
 class DocumentTransaction(ABC):
     """Changes of one transaction.
 
-    New chunks are collected and written at its end: writing them one by one costs far more. Without `keeps_vectors`,
-    all chunks stay pending.
+    Rows are read for all documents at once, collected, and written at its end: one by one they cost far more. Without
+    `keeps_vectors`, all chunks stay pending.
     """
 
-    def __init__(self, number: int, last_chunk_id: int, *, keeps_vectors: bool) -> None:
+    def __init__(
+        self, number: int, deletions: int, last_chunk_id: int, last_file_id: int, *, keeps_vectors: bool
+    ) -> None:
         self.changed = False
         #: Revision of the documents that this transaction writes.
         self.number = number
         self._keeps_vectors = keeps_vectors
         self._now = time.time()
         self._settled: dict[DocumentKey, bool] = {}  # document, whether it brought a refusal
+        self._deletions = deletions
         self._last_chunk_id = last_chunk_id  # the highest id ever used, also by a chunk that is gone
+        self._last_file_id = last_file_id
+        # Rows as this transaction leaves them, None without one, and the keys of those to write.
+        self._files: dict[DocumentKey, FileRow | None] = {}
+        self._letters: dict[DocumentKey, DeadLetter | None] = {}
+        self._changed_files: set[DocumentKey] = set()
+        self._changed_letters: set[DocumentKey] = set()
         self._added: list[tuple[int, int, Chunk, VectorOutcome | None]] = []  # id, file id, chunk
         self._titles: dict[int, str] = {}  # by file id
         self._transcripts: set[int] = set()  # file ids
 
     def apply_all(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         """Carry out changes in their order."""
+        self._load([change.key for change in changes if not isinstance(change, DocumentFailure)])
         return [self.apply(change) for change in changes]
 
     def apply(self, change: DocumentChange) -> WriteOutcome:
         """Carry out a change, unless another process has committed its document meanwhile."""
         match change:
             case DocumentTouch():
-                if self._touch(change):
-                    self._settled.setdefault(change.key, False)
+                self._touch(change)
             case DocumentFailure():
                 self._fail(change)
             case DocumentWrite() | DocumentDelete() if self._is_late(change):
@@ -93,21 +104,43 @@ class DocumentTransaction(ABC):
                 self._put(change)
             case DocumentDelete():
                 self._drop(change.key)
-                self._settled.setdefault(change.key, False)
         self.changed = True
         return WriteOutcome.COMMITTED
 
+    def _load(self, keys: Collection[DocumentKey]) -> None:
+        if missing := {key for key in keys if key not in self._files}:
+            files = map(FileRow.of, self._fetch("files_named", keys=names_of(missing)))
+            letters = map(dead_letter, self._fetch("letters_named", keys=names_of(missing)))
+            self._files |= dict.fromkeys(missing) | {row.file.key: row for row in files}
+            self._letters |= dict.fromkeys(missing) | {letter.key: letter for letter in letters}
+
+    def _file(self, key: DocumentKey) -> FileRow | None:
+        self._load([key])
+        return self._files[key]
+
+    def _save(self, row: FileRow) -> int:
+        self._files[row.file.key] = row
+        self._changed_files.add(row.file.key)
+        return row.id
+
+    def _forget(self, key: DocumentKey) -> None:
+        """Take a document out of the index, by deletion or under another name."""
+        self._files[key] = None
+        self._changed_files.discard(key)
+        # Another worker may have read the revision of the name while it was unknown.
+        self._deletions += 1
+
     def _is_late(self, change: DocumentWrite | DocumentDelete) -> bool:
+        row = self._file(change.key)
         if isinstance(change.expected, TranscriptPosition):
-            position = self._position(change.key)
-            return position is None or not position.is_of(change.expected)
-        return self._revision(change.key) != change.expected
+            return row is None or row.position is None or not row.position.is_of(change.expected)
+        return (row.file.revision if row is not None else -self._deletions) != change.expected
 
     def _put(self, change: DocumentWrite) -> None:
         file_id = self._put_file(change)
         if change.stale_from is not None:
             self._write_chunks_of(file_id)
-            self._make_stale(file_id, change.stale_from)
+            self._fetch("make_stale", file=file_id, first=change.stale_from)
         if change.removed:
             self._remove(file_id, change.removed)
         if change.moved:
@@ -121,6 +154,29 @@ class DocumentTransaction(ABC):
         refusal = any(isinstance(change.vectors.get(chunk.text_hash), Refusal) for chunk in change.added)
         if change.complete or refusal:  # an incomplete document without one may have the letter of its unreadable rest
             self._settled[change.key] = refusal or self._settled.get(change.key, False)
+
+    def _put_file(self, change: DocumentWrite) -> int:
+        row = self._file(change.key)
+        is_same = row is not None and row.file.content_hash == change.content_hash
+        touches = row.file.touches + 1 if row is not None and is_same else 0
+        facts = (change.key, change.stat, change.content_hash, self.number, self._now, change.notes, touches)
+        if row is None:
+            self._last_file_id += 1
+            return self._save(FileRow(self._last_file_id, IndexedFile(*facts), change.position))
+        return self._save(FileRow(row.id, IndexedFile(*facts), change.position or row.position))
+
+    def _drop(self, key: DocumentKey) -> None:
+        if (row := self._file(key)) is not None:
+            self._write_chunks_of(row.id)
+            self._drop_file(row.id)
+            self._forget(key)
+        self._settled.setdefault(key, False)
+
+    def _touch(self, change: DocumentTouch) -> None:
+        row = self._file(change.key)
+        if row is not None and row.file.content_hash == change.content_hash:
+            self._save(replace(row, file=replace(row.file, stat=change.stat, touches=row.file.touches + 1)))
+            self._settled.setdefault(change.key, False)
 
     def _write_chunks_of(self, file_id: int) -> None:
         """Write the collected chunks if an earlier change in this transaction was of this document."""
@@ -145,15 +201,15 @@ class DocumentTransaction(ABC):
         return VectorState.READY, None, outcome
 
     def join_vectors(self, vectors: Mapping[int, tuple[str, VectorOutcome]]) -> int:
-        outcomes = [
-            (chunk_id, vectors[chunk_id][1])
-            for chunk_id, text_hash in self._pending_hashes(list(vectors))
-            if vectors[chunk_id][0] == text_hash
-        ]
-        outcomes = [(id_, outcome) for id_, outcome in outcomes if self._state_of(outcome)[0] != VectorState.PENDING]
+        outcomes: list[tuple[int, VectorOutcome]] = []
+        refused: set[DocumentKey] = set()
+        for chunk_id, text_hash, *name in self._fetch("pending_among", ids=list(vectors)):
+            expected, outcome = vectors[chunk_id]
+            if expected == text_hash and self._state_of(outcome)[0] is not VectorState.PENDING:
+                outcomes.append((chunk_id, outcome))
+                refused |= {DocumentKey(*name)} if isinstance(outcome, Refusal) else set()
         self._set_outcomes(outcomes)
-        refused = [chunk_id for chunk_id, outcome in outcomes if isinstance(outcome, Refusal)]
-        for key in self._documents_of(refused) if refused else ():
+        for key in refused:
             before = self._letter(key)
             # An unreadable document matters more than missing vectors of its older version.
             if before is None or not before.last_at or before.error_class == EMBEDDING_REFUSED:
@@ -162,8 +218,11 @@ class DocumentTransaction(ABC):
         return len(outcomes)
 
     def rename(self, old: DocumentKey, new: DocumentKey) -> bool:
-        if not self._rename_file(old, new):
+        row = self._file(old)
+        if row is None or self._file(new) is not None:
             return False
+        self._forget(old)
+        self._save(replace(row, file=replace(row.file, key=new, revision=self.number)))
         if (letter := self._delete_letter(old)) is not None:
             self._put_letter(letter.model_copy(update={"source": new.source, "path": new.path}))
         self.changed = True
@@ -189,15 +248,17 @@ class DocumentTransaction(ABC):
 
     def retry(self, key: DocumentKey) -> int:
         letter = self._letter(key)
-        released = self._release_refused(key)
+        row = self._file(key)
+        released = self._refused_chunks(key)
+        self._set_outcomes([(chunk.id, None) for chunk in released])
         if letter is not None and letter.last_at:
             # It is no letter now, but if the document fails again, it continues the attempts and the first time.
             self._put_letter(letter.model_copy(update={"last_at": 0.0}))
             self.changed = True
-            if letter.error_class != EMBEDDING_REFUSED:
-                self._forget_stat(key)
-        self.changed = self.changed or released > 0
-        return released
+            if letter.error_class != EMBEDDING_REFUSED and row is not None:
+                self._save(replace(row, file=replace(row.file, stat=FORGOTTEN)))
+        self.changed = self.changed or bool(released)
+        return len(released)
 
     def drop_letter(self, key: DocumentKey) -> bool:
         dropped = self._delete_letter(key)
@@ -219,39 +280,53 @@ class DocumentTransaction(ABC):
         else:
             self._put_letter(letter)
 
+    def _refused_chunks(self, key: DocumentKey) -> list[StoredChunk]:
+        row = self._file(key)
+        return in_order(self._fetch("refused_of_file", file=row.id)) if row is not None else []
+
+    def _letter(self, key: DocumentKey) -> DeadLetter | None:
+        self._load([key])
+        return self._letters[key]
+
+    def _put_letter(self, letter: DeadLetter) -> None:
+        self._letters[letter.key] = letter
+        self._changed_letters.add(letter.key)
+
+    def _delete_letter(self, key: DocumentKey) -> DeadLetter | None:
+        letter = self._letter(key)
+        self._letters[key] = None
+        self._changed_letters.add(key)
+        return letter
+
     def flush(self) -> None:
         """Write the collected chunks, then the dead letters, which depend on the refused chunks in the tables."""
         self._write_chunks()
         for key, refusal in self._settled.items():
             self._settle_letter(key, fresh=refusal)
 
-    @abstractmethod
     def finish(self) -> None:
-        """Write the collected changes, and count the transaction."""
+        """Write all collected rows, and count the transaction."""
+        self.flush()
+        if self.changed:
+            self._write_files([row for key in self._changed_files if (row := self._files[key]) is not None])
+            letters = [self._letters[key] for key in self._changed_letters]
+            self._write_letters(self._changed_letters, [letter for letter in letters if letter is not None])
+            self._count()
 
     @abstractmethod
-    def add_sentences(self, sentences: Mapping[str, SentenceSigns]) -> None: ...
-    @abstractmethod
-    def set_meta(self, values: Mapping[str, str]) -> None: ...
+    def _fetch(self, statement: str, **bindings: object) -> list[tuple[Any, ...]]:
+        """Return all rows of the statement of this name (`memory.store.row_reader.statements`)."""
 
-    # Statements of a store. The rules above call them.
+    # Statements of each store. Those that write chunks carry out all changes before them.
 
     @abstractmethod
-    def _revision(self, key: DocumentKey) -> int: ...
+    def _write_files(self, rows: Sequence[FileRow]) -> None: ...
     @abstractmethod
-    def _position(self, key: DocumentKey) -> TranscriptPosition | None: ...
+    def _write_letters(self, keys: Collection[DocumentKey], letters: Sequence[DeadLetter]) -> None: ...
     @abstractmethod
-    def _put_file(self, change: DocumentWrite) -> int: ...
+    def _count(self) -> None: ...
     @abstractmethod
-    def _rename_file(self, old: DocumentKey, new: DocumentKey) -> bool: ...
-    @abstractmethod
-    def _touch(self, change: DocumentTouch) -> bool: ...
-    @abstractmethod
-    def _forget_stat(self, key: DocumentKey) -> None: ...
-    @abstractmethod
-    def _drop(self, key: DocumentKey) -> None: ...
-    @abstractmethod
-    def _make_stale(self, file_id: int, first: int) -> None: ...
+    def _drop_file(self, file_id: int) -> None: ...
     @abstractmethod
     def _move(self, file_id: int, moved: Sequence[MovedChunk]) -> None: ...
     @abstractmethod
@@ -259,21 +334,11 @@ class DocumentTransaction(ABC):
     @abstractmethod
     def _write_chunks(self) -> None: ...
     @abstractmethod
-    def _pending_hashes(self, ids: Sequence[int]) -> Sequence[tuple[int, str]]: ...
+    def _set_outcomes(self, outcomes: Sequence[tuple[int, VectorOutcome | None]]) -> None: ...
     @abstractmethod
-    def _set_outcomes(self, outcomes: Sequence[tuple[int, VectorOutcome]]) -> None: ...
+    def add_sentences(self, sentences: Mapping[str, SentenceSigns]) -> None: ...
     @abstractmethod
-    def _documents_of(self, ids: Sequence[int]) -> list[DocumentKey]: ...
-    @abstractmethod
-    def _refused_chunks(self, key: DocumentKey) -> list[StoredChunk]: ...
-    @abstractmethod
-    def _release_refused(self, key: DocumentKey) -> int: ...
-    @abstractmethod
-    def _letter(self, key: DocumentKey) -> DeadLetter | None: ...
-    @abstractmethod
-    def _put_letter(self, letter: DeadLetter) -> None: ...
-    @abstractmethod
-    def _delete_letter(self, key: DocumentKey) -> DeadLetter | None: ...
+    def set_meta(self, values: Mapping[str, str]) -> None: ...
 
 
 def _committed(step: Callable[Concatenate[DocumentTransaction, P], T]) -> Callable[Concatenate[DocumentWriter, P], T]:

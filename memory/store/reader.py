@@ -39,6 +39,9 @@ MOST_TOUCHES = 10
 #: Largest number of documents of one file name that `StoreReader.named` returns.
 MOST_NAMED = 100
 
+#: Newest chunks of an index that get sentences.
+MOST_WITH_SENTENCES = 20_000
+
 #: Largest number of transcripts with the same beginning that `StoreReader.begun_by` returns.
 MOST_BEGUN = 100
 
@@ -270,6 +273,7 @@ class StoreReader(Protocol):
 
     def refused_chunks(self, key: DocumentKey) -> list[StoredChunk]:
         """Return the document's refused chunks, in the order of `chunks_of`."""
+        return [chunk for chunk in self.chunks_of(key) if chunk.vector_state is VectorState.REFUSED]
 
     def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
         """Return the stored vectors of these texts."""
@@ -340,6 +344,7 @@ class StoreReader(Protocol):
 
     def change_token(self) -> object:
         """Return a value that differs after any commit of any process. Cheap."""
+        return self.name, self.meta("transactions")
 
     def check(self) -> list[Flaw]:
         """Check the consistency of the store; return one sentence per finding.

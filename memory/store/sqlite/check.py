@@ -9,7 +9,7 @@ import apsw
 
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import Flaw
-from memory.store.rows import users_words
+from memory.store.rows import flaws_of, users_words
 from memory.store.sqlite import vectors
 from memory.store.sqlite.connection import missing_keywords
 from memory.store.sqlite.rows import USERS_WORDS_DUE, fetch, fetch_one, has_sentences, meta_value
@@ -20,9 +20,6 @@ CHECK_SECONDS = 120.0
 
 #: Steps of SQLite between two checks of the time limit.
 _STEPS = 10_000
-
-#: Ids listed in a finding.
-MAX_LISTED_IDS = 5
 
 # FTS5 checks its own structure, too.
 MAX_INTEGRITY_MESSAGES = 20
@@ -81,14 +78,14 @@ def _keywords(connection: apsw.Connection) -> Iterator[Flaw]:
     chunks = _ids(connection, SELECT_CHUNK_IDS)
     statement = SELECT_FTS_IDS if missing_keywords(connection) is None else SELECT_FTS_IDS_PAST_FTS5
     indexed = _ids(connection, statement)
-    yield from _difference("chunks without a row in chunks_fts", chunks - indexed)
-    yield from _difference("rows of chunks_fts without a chunk", indexed - chunks)
+    yield from flaws_of("chunks without a row in chunks_fts", chunks - indexed)
+    yield from flaws_of("rows of chunks_fts without a chunk", indexed - chunks)
     if has_sentences(connection):
         talks = {chunk_id for chunk_id, text in connection.execute(SELECT_TALKS) if users_words(text)}
         indexed = _ids(connection, statement.replace("chunks_fts", "chunks_said"))
-        yield from _difference("chunks with users' words and without a row in chunks_said", talks - indexed)
-        yield from _difference("rows of chunks_said without a chunk with users' words", indexed - talks)
-        yield from _difference("rows of sentences without a chunk", _ids(connection, SELECT_ORPHANED_SENTENCES))
+        yield from flaws_of("chunks with users' words and without a row in chunks_said", talks - indexed)
+        yield from flaws_of("rows of chunks_said without a chunk with users' words", indexed - talks)
+        yield from flaws_of("rows of sentences without a chunk", _ids(connection, SELECT_ORPHANED_SENTENCES))
 
 
 def _vectors(connection: apsw.Connection) -> Iterator[Flaw]:
@@ -97,27 +94,19 @@ def _vectors(connection: apsw.Connection) -> Iterator[Flaw]:
     if exists != (meta_value(connection, "dimensions") is not None):
         yield Flaw("chunks_vec and the dimensions in meta do not agree")
     if not exists:
-        yield from _difference("ready chunks without a row in chunks_vec", ready)
+        yield from flaws_of("ready chunks without a row in chunks_vec", ready)
         return
     in_blocks, listed = vectors.stored_ids(connection)
-    yield from _difference("ready chunks without a row in chunks_vec", ready - in_blocks)
-    yield from _difference("rows of chunks_vec without a ready chunk", in_blocks - ready)
-    yield from _difference("rows of chunks_vec that it does not agree on itself", in_blocks ^ listed)
+    yield from flaws_of("ready chunks without a row in chunks_vec", ready - in_blocks)
+    yield from flaws_of("rows of chunks_vec without a ready chunk", in_blocks - ready)
+    yield from flaws_of("rows of chunks_vec that it does not agree on itself", in_blocks ^ listed)
 
 
 def _files(connection: apsw.Connection) -> Iterator[Flaw]:
-    yield from _difference("chunks without a file", _ids(connection, SELECT_ORPHANS))
-    yield from _difference("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_POSITIONS))
-    yield from _difference("stale chunks of documents that are no transcripts", _ids(connection, SELECT_STRAY_STALE))
+    yield from flaws_of("chunks without a file", _ids(connection, SELECT_ORPHANS))
+    yield from flaws_of("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_POSITIONS))
+    yield from flaws_of("stale chunks of documents that are no transcripts", _ids(connection, SELECT_STRAY_STALE))
 
 
 def _ids(connection: apsw.Connection, statement: str) -> set[int]:
     return {int(row[0]) for row in fetch(connection, statement)}
-
-
-def _difference(kind: str, ids: set[int]) -> Iterator[Flaw]:
-    if ids:
-        listed = ", ".join(map(str, sorted(ids)[:MAX_LISTED_IDS]))
-        flaw = Flaw(f"{len(ids)} {kind} (ids {listed}{', ...' if len(ids) > MAX_LISTED_IDS else ''})")
-        flaw.rows = len(ids)
-        yield flaw

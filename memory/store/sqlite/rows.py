@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from memory.chunking.dates import note_date
-from memory.store.reader import (
-    ChunkFilter,
-    Hit,
-    StoredChunk,
-    TranscriptPosition,
-    Vector,
-)
-from memory.store.rows import CHANGED_AT, STORED_CHUNK_COLUMNS, in_order, name_of
-from memory.store.sqlite.schema import FIRST_SCHEMA_NUMBER, SELECT_META
-from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
+from memory.store.reader import MOST_NAMED, ChunkFilter, Hit, Vector
+from memory.store.row_reader import statements
+from memory.store.rows import CHANGED_AT, FILE_COLUMNS
+from memory.store.sqlite.schema import FILE_NAME, FIRST_SCHEMA_NUMBER, SELECT_META
+from schemas.documents import SESSIONS_SOURCE
 from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
@@ -27,40 +22,50 @@ if TYPE_CHECKING:
 else:
     np = LazyModule("numpy")
 
-SELECT_FILE_ID = "SELECT id FROM files WHERE source = ? AND path = ?"
-
-SELECT_REFUSED_OF_FILE = f"""
-SELECT {STORED_CHUNK_COLUMNS} FROM chunks WHERE file_id = ? AND vector_state = 'refused'
-"""  # noqa: S608 - a constant
-
-SELECT_POSITION = """
-SELECT t."offset", t.lines, t.digest, t.state
-FROM files AS f JOIN transcripts AS t ON t.file_id = f.id
-WHERE f.source = ? AND f.path = ?
+# Two ranges of the index on names: this name, and this name with a full stop.
+_IN_FOLDER = "substr('/' || lower(rtrim(path, replace(path, '/', ''))), -length(:folder)) = lower(:folder)"
+STATEMENTS = {
+    **statements(
+        prefix="",
+        of="true",
+        both="FROM chunks AS c JOIN files AS f ON f.id = c.file_id WHERE true",
+        ids="IN (SELECT value FROM json_each(:ids))",
+        keys="(source, path) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:keys))",
+        position=f'"offset", lines, digest, state, {FILE_COLUMNS} FROM files LEFT JOIN transcripts ON file_id = id',
+        lacks_sentences="text_hash NOT IN (SELECT text_hash FROM sentences)",
+    ),
+    "named": f"""
+        SELECT * FROM (
+            SELECT source, path FROM files WHERE {FILE_NAME} = lower(:name) AND {_IN_FOLDER}
+            ORDER BY id DESC LIMIT {MOST_NAMED}
+        ) UNION ALL SELECT * FROM (
+            SELECT source, path FROM files WHERE {FILE_NAME} > lower(:name) || '.' AND {FILE_NAME} < lower(:name) || '/'
+            AND {_IN_FOLDER} ORDER BY id DESC LIMIT {MOST_NAMED}
+        )""",  # noqa: S608 - constants
+    "texts_holding": """
+        SELECT f.source, f.path, f.inode, c.text FROM json_each(:keys) AS wanted
+        CROSS JOIN files AS f ON f.source = wanted.value ->> 0 AND f.path = wanted.value ->> 1
+        LEFT JOIN chunks AS c ON c.file_id = f.id
+            AND EXISTS (SELECT 1 FROM json_each(:words) AS words WHERE instr(c.text, words.value))""",
+    "sentences_after": """
+        SELECT rowid, text_hash, users, signs FROM sentences WHERE rowid > :last ORDER BY rowid LIMIT 500""",
+    "sentences": """
+        SELECT c.id, s.users, s.signs FROM chunks AS c JOIN sentences AS s ON s.text_hash = c.text_hash
+        WHERE c.id IN (SELECT value FROM json_each(:ids)) AND length(s.users)""",
+}
+STATEMENTS["counts"] += """,
+    (SELECT value FROM meta WHERE name = 'last_commit_at'),
+    (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'chunks'),
+    (SELECT value FROM meta WHERE name = 'erased'), (SELECT value FROM meta WHERE name = 'unerased_since')
 """
 
 USERS_WORDS_DUE = "users_words_due"  # entry of `meta`
-SELECT_REVISION = "SELECT revision FROM files WHERE source = ? AND path = ?"
-
-# SQLite's integers are signed, inode numbers are not.
-_INODE_BITS = 64
 
 
-def stat_values(stat: FileStat) -> tuple[int, int, int, int]:
-    """Return size, mtime, inode and ctime as bindings."""
-    inode = stat.inode - (1 << _INODE_BITS) if stat.inode >> (_INODE_BITS - 1) else stat.inode
-    return stat.size, stat.mtime_ns, inode, stat.ctime_ns
-
-
-def refused_of(connection: apsw.Connection, file_id: int) -> list[StoredChunk]:
-    """Return the refused chunks of one file."""
-    return in_order(fetch(connection, SELECT_REFUSED_OF_FILE, (file_id,)))
-
-
-def position_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptPosition | None:
-    """Return a transcript's position, None without one."""
-    row = fetch_one(connection, SELECT_POSITION, name_of(key))
-    return TranscriptPosition(*row) if row is not None else None
+def run(connection: apsw.Connection, statement: str, **bindings: object) -> list[tuple[Any, ...]]:
+    """Return all rows of the statement of this name. A list is bound as JSON."""
+    values = {name: as_json(bound) if isinstance(bound, list | tuple) else bound for name, bound in bindings.items()}
+    return connection.execute(STATEMENTS[statement], values).fetchall()
 
 
 def fetch(connection: apsw.Connection, statement: str, bindings: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -90,13 +95,7 @@ def has_sentences(connection: apsw.Connection) -> bool:
     return schema_number(connection) > FIRST_SCHEMA_NUMBER
 
 
-def current_revision(connection: apsw.Connection, key: DocumentKey) -> int:
-    """Return the document's revision (see `StoreReader.revision`)."""
-    row = fetch_one(connection, SELECT_REVISION, name_of(key))
-    return int(row[0]) if row else -int(meta_value(connection, "deletions") or 0)
-
-
-def as_json(values: Iterable[int | str]) -> str:
+def as_json(values: Iterable[object]) -> str:
     """Return a list as one binding for `json_each`, so that the statement does not depend on the number of values."""
     return json.dumps(list(values))
 

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from memory.store.options import StoreOptions
+from memory.store.postgres.connection import Database
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import Store
+from tests.postgres_server import PostgresServer
+from tests.postgres_store import postgres_store
 
 
 @pytest.fixture
@@ -45,9 +48,27 @@ IMPLEMENTATIONS: dict[str, Callable[[Path], Store]] = {
 }
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
+@pytest.fixture(scope="session")
+def fleet_database(postgres_server: PostgresServer) -> Iterator[Database]:
+    """One database for the tests of a process. Each store in it has an agent of its own."""
+    database = Database(postgres_server.database().writer)
+    yield database
+    database.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the server before the first test that needs it, which ends the processes that it leaves."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "[PostgreSQL" in item.name:
+            item.fixturenames.insert(0, "fleet_database")
+
+
+@pytest.fixture(params=[*IMPLEMENTATIONS, "PostgreSQL"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Each implementation in turn."""
-    made = IMPLEMENTATIONS[request.param](tmp_path)
+    if request.param == "PostgreSQL":
+        made: Store = postgres_store(request.getfixturevalue("fleet_database"))
+    else:
+        made = IMPLEMENTATIONS[request.param](tmp_path)
     yield made
     made.close()

@@ -1,20 +1,24 @@
-"""Any sequence of changes, written with sqlite-vec and without: both stores hold the same, and what was said last."""
+"""Any sequence of changes, written into every store: all hold the same, and what was said last."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from memory.index.changes import UnmatchedChunks
 from memory.store.options import StoreOptions
+from memory.store.postgres.connection import Database
 from memory.store.reader import SentenceSigns, TranscriptPosition, VectorState
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, WriteOutcome
 from schemas.documents import DocumentKey
+from tests.postgres_store import postgres_store
 from tests.storing import STAT, TemporaryStore, VectorChunk, chunk, key, piece, position, text_hash, vector, vectors_of
 
 NOTES = (key("MEMORY.md"), key("memory/笔记.md"))
@@ -27,12 +31,20 @@ HASHES = [text_hash(text) for text in TEXTS]
 SAID = st.lists(st.tuples(st.sampled_from(TEXTS), st.sampled_from(list(VectorState))), max_size=5)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _database(fleet_database: Database) -> None:
+    StoreMachine.database = fleet_database
+
+
 class StoreMachine(RuleBasedStateMachine):
     """`current` is what each document says; a transcript that is not `finished` has stale chunks besides."""
 
+    database: ClassVar[Database]
+
     def __init__(self) -> None:
         super().__init__()
-        self.stores = TemporaryStore(), TemporaryStore(StoreOptions(extension_path=Path("/nowhere/vec0.so")))
+        without_sqlite_vec = TemporaryStore(StoreOptions(extension_path=Path("/nowhere/vec0.so")))
+        self.stores = TemporaryStore(), without_sqlite_vec, postgres_store(self.database)
         self.current: dict[DocumentKey, list[str]] = {}
         self.finished: set[DocumentKey] = set()
         self.read: dict[DocumentKey, int] = {}
@@ -179,7 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def hold_together(self) -> None:
-        assert [store.check() for store in self.stores] == [[], []]
+        assert [store.check() for store in self.stores] == [[], [], []]
 
     @invariant()
     def say_what_was_said_last(self) -> None:
@@ -195,15 +207,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def say_the_same(self) -> None:
-        one, other = self.stores
-        for name in NOTES + TALKS:
-            assert one.chunks_of(name) == other.chunks_of(name)
-            assert one.transcript(name) == other.transcript(name)
-            assert one.revision(name) == other.revision(name)
-            mine, theirs = one.file(name), other.file(name)
-            assert (mine and replace(mine, indexed_at=0)) == (theirs and replace(theirs, indexed_at=0))
+        one, *others = self.stores
+        for other in others:
+            for name in NOTES + TALKS:
+                assert one.chunks_of(name) == other.chunks_of(name)
+                assert one.transcript(name) == other.transcript(name)
+                assert one.revision(name) == other.revision(name)
+                mine, theirs = one.file(name), other.file(name)
+                assert (mine and replace(mine, indexed_at=0)) == (theirs and replace(theirs, indexed_at=0))
         letters = [{(one.key, one.reason, one.attempts) for one in store.dead_letters()} for store in self.stores]
-        assert letters[0] == letters[1]
+        assert letters[0] == letters[1] == letters[2]
 
     @invariant()
     def have_a_letter_of_every_document_with_a_refused_chunk(self) -> None:

@@ -1,0 +1,97 @@
+"""Read access to one generation in PostgreSQL."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from memory.chunking.segmenting import index_text
+from memory.store.options import StoreOptions
+from memory.store.postgres.connection import Connection, Database
+from memory.store.postgres.rows import OF, STATEMENTS, run
+from memory.store.postgres.search import PostgresSearch
+from memory.store.postgres.words import tokens_of
+from memory.store.reader import Flaw
+from memory.store.row_reader import RowReader
+from memory.store.rows import flaws_of
+from schemas.agents import Scope
+from schemas.status import IndexCounts
+
+#: Bytes of a chunk on the server's disk without its vector, indexes included: measured on notes and transcripts.
+BYTES_A_CHUNK = 4_500
+
+_OF = f"FROM recalld.chunks WHERE {OF} AND"
+
+#: Faults that a check looks for, and their statements.
+FLAWS = {
+    "chunks without a file": f"SELECT id {_OF} file_id NOT IN (SELECT id FROM recalld.files WHERE {OF})",
+    "stale chunks of documents that are no transcripts": f"""
+        SELECT id {_OF} ordinal < 0
+        AND file_id IN (SELECT id FROM recalld.files WHERE {OF} AND position_offset IS NULL)""",
+    "chunks whose vector and state do not agree": f"""
+        SELECT id {_OF} ((vector_state = 'ready') <> (embedding IS NOT NULL) OR vector_dims(embedding)
+        <> coalesce((SELECT dimensions FROM recalld.generations WHERE {OF}), 0))""",
+}
+SELECT_WORDLESS = f"SELECT id, text {_OF} words !~ '[^ ]'"
+
+
+class PostgresReader(PostgresSearch, RowReader):
+    """Read access to one generation, for several threads."""
+
+    def __init__(
+        self, database: Database, scope: Scope, generation: str, *, options: StoreOptions | None = None
+    ) -> None:
+        self._database = database
+        self._scope = scope
+        self._generation = generation
+        self._options = options or StoreOptions()
+
+    @property
+    def name(self) -> str:
+        return self._generation
+
+    @property
+    def vector_reason(self) -> str | None:
+        return None if self._options.vector_enabled else "vectors are switched off (store.vector.enabled)"
+
+    @property
+    def text_reason(self) -> str | None:
+        return None
+
+    def meta(self, name: str) -> str | None:
+        rows = self._fetch("meta", name=name)
+        return rows[0][0] if rows else None
+
+    def lacks_users_words(self) -> bool:
+        return False
+
+    def counts(self) -> IndexCounts:
+        """Return row counts, and an estimate of the bytes on the server's disk: their sum would read every row."""
+        [(files, chunks, pending, refused, unread, last_commit_at, dimensions)] = self._fetch("counts")
+        ready = chunks - pending - refused - unread
+        return IndexCounts(
+            files=files,
+            chunks=chunks,
+            vectors_ready=ready,
+            vectors_pending=pending,
+            vectors_refused=refused,
+            last_commit_at=last_commit_at,
+            disk_bytes=chunks * BYTES_A_CHUNK + ready * 2 * (dimensions or 0),
+        )
+
+    def check(self) -> list[Flaw]:
+        with self._read() as connection:
+            ids = {kind: {row[0] for row in run(connection, FLAWS[kind], self._bindings())} for kind in FLAWS}
+            wordless = run(connection, SELECT_WORDLESS, self._bindings())
+        ids["chunks without their words"] = {id_ for id_, text in wordless if tokens_of(index_text(text))}
+        return [flaw for kind in ids for flaw in flaws_of(kind, ids[kind])]
+
+    def close(self) -> None:
+        """Do nothing: the process's connections are shared by its indexes."""
+
+    def _read(self) -> AbstractContextManager[Connection]:
+        return self._database.transaction(self._scope, read_only=True)
+
+    def _fetch(self, statement: str, **bindings: object) -> list[tuple[Any, ...]]:
+        with self._read() as connection:
+            return run(connection, STATEMENTS[statement], self._bindings(**bindings))

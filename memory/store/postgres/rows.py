@@ -1,0 +1,114 @@
+"""Statements of a generation in PostgreSQL, and conversion of the store's values into their bindings."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+from memory.store.postgres.connection import Connection
+from memory.store.postgres.schema import FILE_NAME
+from memory.store.reader import MOST_NAMED, Vector
+from memory.store.row_reader import PAGE, statements
+from memory.store.rows import FILE_COLUMNS
+
+#: Condition of every statement, besides row-level security: the rows of one generation.
+OF = "tenant = :tenant AND agent = :agent AND generation = :generation"
+
+#: Condition on the documents in `:keys` (`memory.store.row_reader.names_of`).
+IS_NAMED = "(source, path) IN (SELECT value ->> 0, value ->> 1 FROM json_array_elements(:keys::json))"
+
+_FOLDERS = """lower('/' || regexp_replace(path, '[^/]*$', '') COLLATE "C")"""
+_NAMED = f"""
+SELECT source, path FROM recalld.files
+WHERE {OF} AND right({_FOLDERS}, length(:folder)) = lower(:folder COLLATE "C") AND {FILE_NAME}
+"""
+_NEWEST = f"ORDER BY id DESC LIMIT {MOST_NAMED}"
+_LOWER = 'lower(:name COLLATE "C")'
+
+STATEMENTS = {
+    **statements(
+        prefix="recalld.",
+        of=OF,
+        both=(
+            "FROM recalld.chunks AS c JOIN recalld.files AS f USING (tenant, agent, generation) "
+            f"WHERE {OF} AND f.id = c.file_id"
+        ),
+        ids="= ANY (:ids::bigint[])",
+        keys=IS_NAMED,
+        position=(
+            "position_offset, position_lines, position_digest, position_state, " + FILE_COLUMNS + " FROM recalld.files"
+        ),
+        lacks_sentences="sentence_users IS NULL",
+    ),
+    "named": f"""
+        ({_NAMED} = {_LOWER} {_NEWEST})
+        UNION ALL ({_NAMED} BETWEEN {_LOWER} || '.' AND {_LOWER} || '/' {_NEWEST})""",
+    "texts_holding": f"""
+        SELECT source, path, inode, text FROM recalld.files AS f LEFT JOIN LATERAL (
+            SELECT text FROM recalld.chunks WHERE {OF} AND file_id = f.id
+                AND EXISTS (SELECT FROM unnest(:words::text[]) AS word WHERE strpos(text, word) > 0)
+        ) AS c ON true WHERE {OF} AND {IS_NAMED}""",
+    "sentences_after": f"""
+        SELECT id, text_hash, sentence_users, sentence_signs FROM recalld.chunks
+        WHERE {OF} AND sentence_users IS NOT NULL AND id > :last ORDER BY id LIMIT {PAGE}""",
+    # `to_jsonb` has the columns by their names: fingerprint, identity, takeover, dimensions, transactions.
+    "meta": f"SELECT (meta || to_jsonb(g)) ->> :name FROM recalld.generations AS g WHERE {OF}",
+}
+STATEMENTS["counts"] += f""",
+    (SELECT last_commit_at FROM recalld.generations WHERE {OF}),
+    (SELECT coalesce(dimensions, 0) FROM recalld.generations WHERE {OF})
+"""
+
+
+class Halfvecs(bytes):
+    """Array of `halfvec` in PostgreSQL's binary form."""
+
+
+class _BinaryDumper(Dumper):
+    """Hand bytes over as they are. The statement tells their type."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: bytes) -> bytes:
+        return bytes(obj)
+
+
+psycopg.adapters.register_dumper(Halfvecs, _BinaryDumper)
+
+
+def halfvecs(vectors: Sequence[Vector | None], element_type: int) -> Halfvecs:
+    """Return an array of vectors. `element_type` is the database's number of the type `halfvec`."""
+    parts = [struct.pack("!5I", 1, 1, element_type, len(vectors), 1)]
+    for vector in vectors:
+        if vector is None:
+            parts.append(struct.pack("!i", -1))
+        else:
+            parts.append(struct.pack("!iHH", 4 + 2 * vector.size, vector.size, 0) + vector.astype(">f2").tobytes())
+    return Halfvecs(b"".join(parts))
+
+
+def run(connection: Connection, statement: str, bindings: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    """Return all rows of a statement with bindings such as `:name`."""
+    query = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement).encode()
+    cursor = connection.execute(query, {name: _storable(bound) for name, bound in bindings.items()})
+    return cursor.fetchall() if cursor.description is not None else []
+
+
+def as_json(columns: str, rows: Iterable[Sequence[object]]) -> str:
+    """Return rows for `json_populate_recordset`: an array for each column would need its type."""
+    names = columns.split(", ")
+    return json.dumps([dict(zip(names, map(_storable, row), strict=True)) for row in rows])
+
+
+def _storable(bound: object) -> object:
+    """Return a binding without NUL, which PostgreSQL's text cannot hold."""
+    if isinstance(bound, str):
+        return bound.replace("\0", "\ufffd")
+    return list(map(_storable, bound)) if isinstance(bound, list | tuple) else bound
