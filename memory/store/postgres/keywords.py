@@ -11,50 +11,34 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+from memory.store.postgres.connection import Connection, Database
 from memory.store.reader import Hit
-from schemas.lazy_module import LazyModule
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from memory.store.postgres.connection import Connection, Database
-    from schemas.agents import Scope
-else:
-    np = LazyModule("numpy")
+from schemas.agents import Scope
 
 #: Indexes of chunks, ascending, and the number of occurrences in each.
-Occurrences: TypeAlias = "tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]"
+Occurrences: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
-#: Bytes of streams from which a segment is full.
-SEGMENT_BYTES = 4 * 1024 * 1024
-
-#: Bytes of all agents' words in a process's memory.
-MAX_RESIDENT_BYTES = 256 * 1024 * 1024
-
-#: Chunks that are read at once.
-PAGE_ROWS = 5_000
+#: Bytes of streams from which a segment is full, and bytes of all agents' words in a process's memory.
+SEGMENT_BYTES, MAX_RESIDENT_BYTES = 4 * 1024**2, 256 * 1024**2
+#: Chunks that are read at once, and patterns whose occurrences a segment keeps: a search repeats them.
+PAGE_ROWS, CACHED_PATTERNS = 5_000, 100
 
 # FTS5's constants (https://sqlite.org/src/file/ext/fts5/fts5_aux.c).
 _K1, _B, _LEAST_IDF = 1.2, 0.75, 1e-6
-
 # With 4 bytes a search of 80 MB takes three times as long, with 8 the first one half as long again.
-_SORTED_BYTES = 6
-_COMPARED_BYTES = 8
+_SORTED_BYTES, _COMPARED_BYTES = 6, 8
 _PADDING = b" " * 2 * _COMPARED_BYTES
 
-#: Patterns whose occurrences a segment keeps: one search looks for them several times.
-CACHED_PATTERNS = 32
-
-SELECT_COMMIT = """
-SELECT transactions FROM recalld.generations WHERE tenant = %s AND agent = %s AND generation = %s
-"""
+SELECT_COMMIT = "SELECT transactions FROM recalld.generations WHERE tenant = %s AND agent = %s AND generation = %s"
 # As one array: rows take ten times as long.
 SELECT_IDS = """
-SELECT coalesce(string_agg(int8send(id), ''::bytea ORDER BY id), '') FROM recalld.chunks
-WHERE tenant = %s AND agent = %s AND generation = %s
+SELECT coalesce(string_agg(int8send(id), ''::bytea ORDER BY id), '')
+FROM recalld.chunks WHERE tenant = %s AND agent = %s AND generation = %s
 """
 SELECT_STREAMS = """
 SELECT id, convert_to(words, 'UTF8'), convert_to(users_words, 'UTF8') FROM recalld.chunks
@@ -71,7 +55,6 @@ class Segment:
         self._ends = np.cumsum([len(stream) for _, stream in streams], dtype=np.int64)
         is_space = np.frombuffer(self.data, dtype=np.uint8) == ord(" ")
         places = (np.flatnonzero(is_space[:-1] & ~is_space[1:]) + 1).astype(np.int32)
-        #: Number of tokens of each chunk.
         self.sizes = np.diff(np.searchsorted(places, self._ends), prepend=0)
         # The last bytes come first, two at a time: numpy sorts numbers of 16 bits by radix, in a fifth of the time.
         for at in range(_SORTED_BYTES - 2, -1, -2):
@@ -82,10 +65,9 @@ class Segment:
 
     def streams(self) -> Iterator[tuple[int, bytes]]:
         """Yield ids and streams."""
-        start = 0
-        for id_, end in zip(self.ids.tolist(), self._ends.tolist(), strict=True):
+        ends = self._ends.tolist()
+        for id_, start, end in zip(self.ids.tolist(), [0, *ends], ends, strict=False):
             yield id_, self.data[start:end]
-            start = end
 
     def occurrences(self, pattern: bytes) -> Occurrences:
         """Return the occurrences of a pattern."""
@@ -119,7 +101,7 @@ class Segment:
 class WordIndex:
     """One kind of words of an agent's chunks as of one commit. Thread-safe."""
 
-    def __init__(self, segments: Iterable[Segment], present_ids: npt.NDArray[np.int64]) -> None:
+    def __init__(self, segments: Iterable[Segment], present_ids: npt.ArrayLike) -> None:
         self.segments = tuple(segments)
         self.nbytes = sum(segment.nbytes for segment in self.segments)
         empty = np.empty(0, dtype=np.int64)
@@ -144,15 +126,11 @@ class WordIndex:
         return [int(np.count_nonzero(self._is_present[self._occurrences(pattern)[0]])) for pattern in patterns]
 
     def best(self, patterns: Iterable[bytes], k: int, passing: Callable[[list[int]], set[int]] = set) -> list[Hit]:
-        """Return the k chunks with the highest BM25 for any of the patterns, best first, equal scores by id.
-
-        `passing` returns the ids that pass a filter. It gets the best ones first.
-        """
+        """Return the k best chunks by BM25, equal ones by id. `passing`, which gets the best ids first, is a filter."""
         scores = self._scores(patterns)
         chunks = np.flatnonzero(scores)
         ranked = chunks[np.argsort(-scores[chunks], kind="stable")]
-        hits: list[Hit] = []
-        start, end = 0, k
+        hits, start, end = list[Hit](), 0, k
         while len(hits) < k and start < ranked.size:
             ids = self.ids[ranked[start:end]].tolist()
             passing_ids = passing(ids)
@@ -209,16 +187,12 @@ class ResidentWords:
         self._renewing = [threading.Lock() for _ in range(1024)]
 
     def of(self, connection: Connection, database: Database, scope: Scope, generation: str) -> AgentWords:
-        """Return the words as of the commit that the connection's transaction sees, or of a later one.
-
-        A chunk keeps its words as long as its id, so that only new rows are read.
-        """
+        """Return the words as of the commit that the connection's transaction sees; read new chunks only."""
         key, bindings = (database, scope, generation), (scope.tenant, scope.agent, generation)
-        row = connection.execute(SELECT_COMMIT, bindings).fetchone()
-        commit = int(row[0]) if row is not None else 0
+        commit = sum(row[0] for row in connection.execute(SELECT_COMMIT, bindings))
         with self._renewing[hash(key) % len(self._renewing)]:
-            words = self._resident.get(key)
-            if words is None or words.commit < commit:
+            words = self._resident.get(key) or AgentWords(-1, WordIndex((), ()), WordIndex((), ()))
+            if words.commit != commit:
                 words = _renewed(connection, bindings, words, commit)
             with self._lock:
                 self._resident[key] = words
@@ -230,16 +204,14 @@ class ResidentWords:
         return words
 
 
-def _renewed(
-    connection: Connection, bindings: tuple[str, str, str], words: AgentWords | None, commit: int
-) -> AgentWords:
-    raw_ids = connection.execute(SELECT_IDS, bindings, binary=True).fetchall()[0][0]
+def _renewed(connection: Connection, bindings: tuple[str, ...], words: AgentWords, commit: int) -> AgentWords:
+    [(raw_ids,)] = connection.execute(SELECT_IDS, bindings, binary=True)
     ids = np.frombuffer(raw_ids, dtype=">i8").astype(np.int64)
-    every, users = (words.all, words.users) if words is not None else (WordIndex((), ids), WordIndex((), ids))
-    last = int(every.ids[-1]) if every.ids.size else 0
-    rows: list[tuple[int, bytes, bytes | None]] = [(last, b"", None)] * PAGE_ROWS
-    while len(rows) == PAGE_ROWS:
-        rows = connection.execute(SELECT_STREAMS, (*bindings, rows[-1][0], PAGE_ROWS), binary=True).fetchall()
+    _, every, users = words
+    last, is_whole = int(every.ids.max(initial=0)), False
+    while not is_whole:
+        rows = connection.execute(SELECT_STREAMS, (*bindings, last, PAGE_ROWS), binary=True).fetchall()
         every = every.renewed(ids, [(id_, stream) for id_, stream, _ in rows])
         users = users.renewed(ids, [(id_, stream) for id_, _, stream in rows if stream])
+        last, is_whole = rows[-1][0] if rows else last, len(rows) < PAGE_ROWS
     return AgentWords(commit, every, users)

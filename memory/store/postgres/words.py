@@ -1,7 +1,7 @@
 """Words of texts as FTS5 sees them: the tokens of its own tokenizer, which apsw lends to Python.
 
-A stream is a text's tokens in order, with single spaces between and around them (" gate way "). A token has no space.
-So a stream matches an expression of FTS5 where the expression's pattern begins at a token.
+A stream has a text's tokens in order, with single spaces between and around them (" gate way "), which no token holds.
+An expression of FTS5 matches where its pattern begins at a token.
 """
 
 from __future__ import annotations
