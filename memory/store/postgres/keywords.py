@@ -1,7 +1,7 @@
 """BM25 as FTS5 computes it, over the streams of an agent's words, which searching processes hold in memory.
 
-Streams stand one after the other in segments of some megabytes. A segment has its tokens sorted by their first bytes,
-so that a search looks only at tokens that begin like a term. A commit appends to the last segment.
+Streams stand one after the other in segments of some megabytes, whose tokens are sorted by their first bytes: a search
+looks only at tokens that begin like a term. A commit appends to the last segment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Searches of one generation in PostgreSQL: exact cosine in SQL, BM25 in this process's memory.
-
-They rank like those of SQLite: the same words, the same filters, equal scores by id.
-"""
+"""Searches of one generation in PostgreSQL that rank as SQLite's do: exact cosine in SQL, BM25 in memory."""
 
 from __future__ import annotations
 

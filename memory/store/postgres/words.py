@@ -14,23 +14,17 @@ import apsw
 
 from memory.chunking.segmenting import FTS5_TOKENIZER, match_terms
 
-
-class _Tokenizer(threading.local):
-    """Tokenizer of each thread: it works in a buffer of its own."""
-
-    def __init__(self) -> None:
-        # SQL doubles the quotation marks.
-        name, *arguments = shlex.split(FTS5_TOKENIZER.replace("''", "'"))
-        self.tokenize = apsw.Connection(":memory:").fts5_tokenizer(name, arguments)
-
-
-_tokenizer = _Tokenizer()
+_local = threading.local()
 
 
 def tokens_of(text: str) -> list[str]:
     """Return the tokens of a text that `memory.chunking.segmenting.index_text` prepared, in order."""
+    if not hasattr(_local, "tokenize"):
+        # Each thread has its own: a tokenizer has a buffer. SQL doubles the quotation marks.
+        name, *arguments = shlex.split(FTS5_TOKENIZER.replace("''", "'"))
+        _local.tokenize = apsw.Connection(":memory:").fts5_tokenizer(name, arguments)
     flags = apsw.FTS5_TOKENIZE_DOCUMENT
-    tokens = _tokenizer.tokenize(text.encode(), flags, None, include_offsets=False, include_colocated=False)
+    tokens = _local.tokenize(text.encode(), flags, None, include_offsets=False, include_colocated=False)
     return cast("list[str]", tokens)
 
 
