@@ -171,8 +171,9 @@ class AgentJobs:
         return max(min(map(self._seconds_until, jobs)), pause) if is_open else None
 
     def _followed(self) -> list[BatchJob]:
-        agents = {agent.id for agent in self._runtime.settings.agents}
-        jobs = [job for job in self.ledger.jobs() if job.followed]
+        settings, jobs = self._runtime.settings, [job for job in self.ledger.jobs() if job.followed]
+        # The agents of a fleet are in its directory: no worker takes the jobs of another one for orphans.
+        agents = {agent.id for agent in settings.agents} if settings.store.url is None else {job.agent for job in jobs}
         return [job for job in jobs if job.agent == self._agent or job.agent not in agents]
 
     def _due(self) -> list[BatchJob]:
@@ -276,8 +277,8 @@ class AgentJobs:
         if api is not None and after.job_id is not None and is_over and cached:
             api.clean_up(after.job_id)
         # Other agents may have the same texts.
-        for agent in self._runtime.settings.agents:
-            self._runtime.queue.request_vectors(agent.id)
+        for agent in dict.fromkeys([self._agent, *(agent.id for agent in self._runtime.settings.agents)]):
+            self._runtime.queue.request_vectors(agent)
 
     def _reason_to_stop(self, job: BatchJob) -> StopReason | None:
         if job.identity != self._supply.identity:

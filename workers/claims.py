@@ -221,7 +221,7 @@ def coordinating(
         return Breaker(waste_path(settings.home, provider), keep=keep, first_pause_seconds=first_pause_seconds)
 
     keys = Keys(namespace(settings))
-    scope = f"{socket.gethostname()}:{settings.home.absolute()}"
+    scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.store.url is None else "fleet"
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as client:
         coordination = BrokerCoordination(
             client, keys, cache_scope=scope, breaker_of=breaker_of, unusual_seconds=unusual_seconds

@@ -10,7 +10,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Self
 
 import apsw
@@ -31,7 +30,7 @@ from memory.embedding.cache_reader import (
 from memory.embedding.table_writer import durable_tables
 from memory.embedding.vectors import to_bytes16
 from memory.store.durable_sqlite import Kind
-from memory.store.durable_tables import DurableTables, Row, Run
+from memory.store.durable_tables import DurableTables, Run
 from memory.store.errors import StoreAway, StoreBusy, StoreFull
 from memory.store.reader import Vector
 from schemas.errors import RecalldError
@@ -58,14 +57,10 @@ KIND = Kind(
 )
 
 INSERT = """
-INSERT INTO {embeddings} ({tenant}identity, hash, vector, used) VALUES ({in_tenant}{identity}, :key, :vector, :day)
+INSERT INTO {embeddings} ({tenant}identity, hash, vector, used) {bought}
 ON CONFLICT ({tenant}identity, hash) DO UPDATE SET vector = excluded.vector, used = excluded.used
 """
-TOUCH = """
-UPDATE {embeddings} SET used = :day WHERE {mine} AND (identity, hash) IN (
-    SELECT identity, hash FROM {embeddings} WHERE {mine} AND identity = {identity} AND hash = :key {skip_locked}
-)
-"""
+TOUCH = "UPDATE {embeddings} SET used = :day WHERE {mine} AND identity = {identity} AND hash {in_keys}"
 DELETE_OLDEST = """
 DELETE FROM {embeddings} WHERE {mine} AND (identity, hash) IN (
     SELECT identity, hash FROM {embeddings} WHERE {mine} ORDER BY used LIMIT :count {skip_locked}
@@ -103,8 +98,8 @@ class EmbeddingCache:
         self._tables = tables
         self._max_entries = max_entries
         self._lock = threading.Lock()
-        #: (identity, key) -> day of its last use, to be written.
-        self._touched: dict[tuple[str, bytes], int] = {}
+        #: (identity, key) of vectors whose use is to be written.
+        self._touched: set[tuple[str, bytes]] = set()
         self._inserted = 0
         #: Identity -> vectors that wait for the tables, which are full, locked or away.
         self._unsaved: dict[str, dict[str, Vector]] = {}
@@ -126,7 +121,7 @@ class EmbeddingCache:
             unsaved = {text_hash: waiting[text_hash] for text_hash in hashes if text_hash in waiting}
         rows, today = self._tables.read(LOOK_UP, looked_up(identity, hashes)), _today()
         with self._lock:
-            self._touched.update(((identity, key), today) for key, _, used in rows if used != today)
+            self._touched.update((identity, key) for key, _, used in rows if used != today)
         return decoded(by_text_hash(rows, hashes)) | unsaved
 
     def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
@@ -134,9 +129,7 @@ class EmbeddingCache:
         if not vectors:
             return
         blobs = dict(zip(vectors, to_bytes16(np.stack(list(vectors.values()))), strict=True))
-        today = _today()
-        rows = [{"key": hash_key(text_hash), "vector": blob, "day": today} for text_hash, blob in blobs.items()]
-        self._write(identity, rows, _TOUCHES_A_WRITE)
+        self._write(identity, blobs, _TOUCHES_A_WRITE)
         with self._lock:
             self._inserted += len(blobs)
             due = self._max_entries is not None and self._inserted >= min(
@@ -182,7 +175,7 @@ class EmbeddingCache:
             return 0
         with self._lock:
             self._inserted = 0
-        self._write("", [], len(self._touched))
+        self._write("", {}, len(self._touched))
         surplus = int(self._tables.read(COUNT, {})[0][0]) - bound
         # A little more than needed, so that a full cache does not evict at every turn.
         surplus += bound // 50 if surplus > 0 else 0
@@ -206,27 +199,30 @@ class EmbeddingCache:
     def close(self) -> None:
         """Write the remaining days of last use and close the tables."""
         with contextlib.suppress(RecalldError, apsw.Error):  # days of last use are worth no failure
-            self._write("", [], len(self._touched))
+            self._write("", {}, len(self._touched))
         self._tables.close()
 
     def _delete_oldest(self, count: int) -> int:
         return len(self._tables.transaction(lambda run: run(DELETE_OLDEST, {"count": count})))
 
-    def _write(self, identity: str, rows: Sequence[Row], most_touches: int) -> None:
-        """Write vectors, and days of last use."""
+    def _write(self, identity: str, blobs: Mapping[str, bytes], most_touches: int) -> None:
+        """Write vectors, and the use of others."""
+        touched: dict[str, list[bytes]] = {}
         with self._lock:
-            touched = [self._touched.popitem() for _ in range(min(most_touches, len(self._touched)))]
+            for _ in range(min(most_touches, len(self._touched))):
+                used_identity, key = self._touched.pop()
+                touched.setdefault(used_identity, []).append(key)
         # In one order: of two processes that write the same rows, the second waits for the first.
-        inserts = [{"identity": identity, **row} for row in sorted(rows, key=itemgetter("key"))]
-        touches = [{"identity": used_identity, "key": key, "day": day} for (used_identity, key), day in sorted(touched)]
+        keys, today = sorted((hash_key(text_hash), blob) for text_hash, blob in blobs.items()), _today()
 
         def write(run: Run) -> None:
-            if inserts:
+            if keys:
                 run("{add_identity}", {"identity": identity})
-                run(INSERT, *inserts)
-            run(TOUCH, *touches)
+                run(INSERT, [{"identity": identity, "key": key, "vector": blob, "day": today} for key, blob in keys])
+            for used_identity, used_keys in touched.items():
+                run(TOUCH, {"identity": used_identity, "keys": sorted(used_keys), "day": today})
 
-        if inserts or touches:
+        if keys or touched:
             self._tables.transaction(write)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +18,8 @@ from schemas.settings import Settings
 #: `PRAGMA user_version` of the file.
 VERSION = 1
 
-LOOK_UP = "SELECT hash, vector, used FROM {embeddings} WHERE {mine} AND identity = {identity} AND hash IN {keys}"
-HOLDS = "SELECT hash, hash FROM {embeddings} WHERE {mine} AND identity = {identity} AND hash IN {keys}"
+LOOK_UP = "SELECT hash, vector, used FROM {embeddings} WHERE {mine} AND identity = {identity} AND hash {in_keys}"
+HOLDS = "SELECT hash, hash FROM {embeddings} WHERE {mine} AND identity = {identity} AND hash {in_keys}"
 COUNT = "SELECT count(*) FROM {embeddings} WHERE {mine}"
 
 
@@ -60,7 +59,7 @@ class EmbeddingCacheReader:
 
 def looked_up(identity: str, hashes: Iterable[str]) -> Row:
     """Return the values of a look-up."""
-    return {"identity": identity, "keys": json.dumps([hash_key(text_hash).hex() for text_hash in hashes])}
+    return {"identity": identity, "keys": list(map(hash_key, hashes))}
 
 
 def by_text_hash(rows: Iterable[tuple[Any, ...]], hashes: Iterable[str]) -> dict[str, bytes]:

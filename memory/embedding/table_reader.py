@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from memory.store.durable_tables import SQLITE, Row, Rows
+from memory.store.durable_tables import Row, Rows, in_sqlite
 from memory.store.errors import StoreAway, StoreBusy
 from memory.store.sqlite_file import read_durable
 from schemas.settings import Settings
@@ -37,7 +37,7 @@ def file_reader(path: Path, version: int) -> ReadTables:
     """Return the function that reads a file of this version."""
 
     def read(statement: str, row: Row) -> Rows:
-        query, no_rows = statement.format_map(SQLITE), list[tuple[Any, ...]]()
-        return read_durable(path, version, lambda file: file.execute(query, row).fetchall(), no_rows)
+        no_rows = list[tuple[Any, ...]]()
+        return read_durable(path, version, lambda file: file.execute(*in_sqlite(statement, row)).fetchall(), no_rows)
 
     return read

@@ -20,7 +20,7 @@ from typing import TypeVar
 import apsw
 import structlog
 
-from memory.store.durable_tables import SQLITE, Row, Rows, Run
+from memory.store.durable_tables import SQLITE, Row, Rows, Run, in_sqlite
 from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
 from memory.store.sqlite_file import bytes_of, opened
 
@@ -186,8 +186,10 @@ class DurableSqlite:
             raise StoreUnreadable(f"{file} cannot be used ({error}): check the folder's permissions") from error
 
 
-def _run(connection: apsw.Connection, statement: str, *rows: Row) -> Rows:
-    return connection.executemany(statement.format_map(SQLITE), rows).fetchall()
+def _run(connection: apsw.Connection, statement: str, values: Row | list[Row]) -> Rows:
+    if isinstance(values, list):
+        return connection.executemany(statement.format_map(SQLITE), values).fetchall()
+    return connection.execute(*in_sqlite(statement, values)).fetchall()
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ A statement serves both: it has the parts that differ in braces, and a colon bef
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +17,7 @@ Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = list[tuple[Any, ...]]
 
 # `mine` are the rows of the home or the tenant. `identity` is the value of this name, `name` the identity of the row
-# `r`; `hashes` and `keys` are JSON lists (of hexadecimal bytes) as rows.
+# `r`. `hashes` and `keys` are lists, of text and of bytes. `bought` are rows of embeddings.
 SQLITE = {
     "jobs": "jobs",
     "texts": "texts",
@@ -28,7 +29,9 @@ SQLITE = {
     "identity": "(SELECT id FROM identities WHERE identity = :identity)",
     "name": "(SELECT i.identity FROM identities AS i WHERE i.id = r.identity)",
     "hashes": "(SELECT value FROM json_each(:hashes))",
-    "keys": "(SELECT unhex(value) FROM json_each(:keys))",
+    "in_hashes": "IN (SELECT value FROM json_each(:hashes))",
+    "in_keys": "IN (SELECT unhex(value) FROM json_each(:keys))",
+    "bought": "VALUES ((SELECT id FROM identities WHERE identity = :identity), :key, :vector, :day)",
     "add_identity": "INSERT INTO identities (identity) VALUES (:identity) ON CONFLICT DO NOTHING",
     "lock_identity": "INSERT INTO identities (identity) VALUES (:identity) ON CONFLICT DO NOTHING",
 }
@@ -42,17 +45,20 @@ _POSTGRES = {
     "identity": ":identity",
     "name": "r.identity",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
-    "hashes": "(SELECT json_array_elements_text(CAST(:hashes AS json)) AS value)",
-    "keys": "(SELECT decode(json_array_elements_text(CAST(:keys AS json)), 'hex'))",
+    "hashes": "(SELECT unnest(CAST(:hashes AS text[])) AS value)",
+    "in_hashes": "= ANY (CAST(:hashes AS text[]))",
+    "in_keys": "= ANY (CAST(:keys AS bytea[]))",
+    "bought": "SELECT :tenant, * FROM unnest(CAST(:identity AS text[]), CAST(:key AS bytea[]), "
+    "CAST(:vector AS bytea[]), CAST(:day AS int[]))",
     "add_identity": "",
     "lock_identity": "SELECT pg_advisory_xact_lock(hashtext(:tenant), hashtext(:identity))",
 }
 
 
 class Run(Protocol):
-    """Function that runs a statement for some rows of values and returns its rows; none for several."""
+    """Function that runs a statement with values, for each row of a list, and returns its rows."""
 
-    def __call__(self, statement: str, /, *rows: Row) -> Rows: ...
+    def __call__(self, statement: str, values: Row | list[Row], /) -> Rows: ...
 
 
 class DurableTables(Protocol):
@@ -75,6 +81,13 @@ class DurableTables(Protocol):
 
     def close(self) -> None:
         """Close the connection, if these tables have their own."""
+
+
+def in_sqlite(statement: str, row: Row) -> tuple[str, Row]:
+    """Return a statement and its values in the form of SQLite: lists in JSON, bytes in them hexadecimal."""
+    lists = {name: values for name, values in row.items() if isinstance(values, list)}
+    texts = {name: [value.hex() if isinstance(value, bytes) else value for value in lists[name]] for name in lists}
+    return statement.format_map(SQLITE), row | {name: json.dumps(values) for name, values in texts.items()}
 
 
 def in_postgres(statement: str) -> str:

@@ -70,7 +70,7 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     code 3 when there is no such job.
     """
     settings = invocation.settings
-    jobs = batch_jobs_of(settings, *(agent.id for agent in settings.agents))
+    jobs = batch_jobs_of(settings, *(agent.id for agent in invocation.agents()))
     job = next((candidate for candidate in jobs if candidate.reference == reference), None)
     if job is None:
         raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)

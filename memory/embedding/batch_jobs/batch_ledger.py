@@ -6,7 +6,6 @@ at its end are embedded the normal way and go into no job again.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -180,9 +179,9 @@ CLEAR_TEXTS = """
 DELETE FROM {texts}
 WHERE {mine} AND job IN (SELECT id FROM {jobs} WHERE {mine} AND ended_at IS NOT NULL AND made_at < :before)
 """
-# The plus keeps SQLite from going through all of a job's texts by its index.
+# The plus, here and below, keeps a database from going through all of a job's texts by its index.
 DELETE_TEXTS = """
-DELETE FROM {texts} WHERE {mine} AND hash IN {hashes}
+DELETE FROM {texts} WHERE {mine} AND hash {in_hashes}
     AND identity = (SELECT identity FROM {jobs} WHERE {mine} AND reference = :reference)
     AND +job = (SELECT id FROM {jobs} WHERE {mine} AND reference = :reference)
 """
@@ -251,7 +250,7 @@ class BatchLedger:
             "reference": secrets.token_hex(8),
             "agent": agent,
             "now": self._clock(),
-            "hashes": _json(hashes),
+            "hashes": sorted(hashes),
             "identity": provider.identity,
             "account": provider.account,
             "provider": provider.name,
@@ -278,11 +277,11 @@ class BatchLedger:
 
         A wish to stop that another process wrote meanwhile stays. `taken` is written by `settle` alone.
         """
-        self._change(SAVE_JOB, DELETE_TEXTS, hashes=_json(without), **asdict(job))
+        self._change(SAVE_JOB, DELETE_TEXTS, hashes=sorted(without), **asdict(job))
 
     def settle(self, reference: str, hashes: Collection[str]) -> None:
         """Take texts out of a job whose vectors were kept."""
-        self._change(DELETE_TEXTS, ADD_TAKEN, reference=reference, hashes=_json(hashes), count=len(hashes))
+        self._change(DELETE_TEXTS, ADD_TAKEN, reference=reference, hashes=sorted(hashes), count=len(hashes))
 
     def stop(self, reference: str, reason: str) -> bool:
         """Note that a job is to stop, for the worker that polls it; return False if it is over, or stopping."""
@@ -312,8 +311,8 @@ class BatchLedger:
 
     def sent(self, identity: str, hashes: Sequence[str]) -> set[str]:
         """Return those of some texts that are in open jobs."""
-        among = f"{_OF_IDENTITY} AND hash IN {{hashes}} AND {_IS_OPEN}"
-        return self._hashes(among, identity=identity, hashes=_json(hashes))
+        among = f"{_OF_IDENTITY} AND hash {{in_hashes}} AND +{_IS_OPEN}"
+        return self._hashes(among, identity=identity, hashes=sorted(hashes))
 
     def known_hashes(self, identity: str) -> set[str]:
         """Return the texts of an identity that go into no new job: in one now, or one ended without their vectors."""
@@ -327,13 +326,9 @@ class BatchLedger:
         jobs = [BatchJob(*row) for row in self._tables.read(SELECT_JOBS, {"reference": reference})]
         return [replace(job, stage=Stage(job.stage)) for job in jobs]
 
-    def _hashes(self, condition: str, **row: str) -> set[str]:
+    def _hashes(self, condition: str, **row: str | list[str]) -> set[str]:
         return {text_hash for text_hash, _ in self._tables.read(TEXTS + condition, row)}
 
     def _change(self, *statements: str, **row: Any) -> Rows:
         """Run statements with the same values in one transaction; return the rows of the last."""
         return self._tables.transaction(lambda run: [run(statement, row) for statement in statements][-1])
-
-
-def _json(hashes: Collection[str]) -> str:
-    return json.dumps(sorted(hashes))

@@ -63,13 +63,11 @@ class PostgresTables:
     def close(self) -> None:
         """Leave the connections open: they belong to the process."""
 
-    def _run(self, connection: Connection, statement: str, *rows: Row) -> Rows:
-        query, rows_of_tenant = in_postgres(statement), [row | {"tenant": self._tenant} for row in rows]
+    def _run(self, connection: Connection, statement: str, values: Row | list[Row]) -> Rows:
+        query = in_postgres(statement)
         if not query:
             return []
-        with connection.cursor(binary=True) as cursor:
-            if len(rows) != 1:
-                cursor.executemany(query, rows_of_tenant)
-                return []
-            cursor.execute(query, rows_of_tenant[0])
-            return cursor.fetchall() if cursor.description is not None else []
+        if isinstance(values, list):  # one array for each column
+            values = {name: [row[name] for row in values] for name in values[0]}
+        cursor = connection.execute(query, values | {"tenant": self._tenant}, binary=True)
+        return cursor.fetchall() if cursor.description is not None else []
