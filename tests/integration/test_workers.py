@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,17 @@ def test_housekeeping_requests_sentences_of_an_index_that_has_none(settings: Set
         keep_house(runtime, "main")
         runtime.close()
         assert [job.actor for job in queued_jobs(workers.client, workers.keys)] == [EMBED_PENDING]
+
+
+def test_agents_of_one_tenant_share_a_supply_of_vectors_and_tenants_do_not(settings: Settings) -> None:
+    agents = [settings.agents[0].model_copy(update={"id": name}) for name in ("acme/anna", "acme/bob", "other/carl")]
+    fleet = settings.model_copy(update={"agents": tuple(agents)})
+    workers = Workers(fleet)
+    runtime = Runtime(fleet, workers.queue, workers.health)
+    with ExitStack() as lent:
+        anna, bob, carl = (lent.enter_context(runtime.indexer(agent.id)).supply for agent in agents)
+        assert anna is bob
+        assert anna is not carl
+        assert anna.batcher is not carl.batcher
+        assert anna.cache is not carl.cache
+    runtime.close()

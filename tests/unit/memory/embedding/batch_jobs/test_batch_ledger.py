@@ -11,11 +11,13 @@ import apsw
 import psycopg
 import pytest
 
-from memory.embedding.batch_jobs.batch_ledger import KIND, BatchLedger, Stage
+from memory.embedding.batch_jobs.batch_ledger import KIND, BatchLedger, Stage, batch_jobs_of, sent_in_jobs
+from memory.embedding.batch_jobs.ledger_reader import texts_in_jobs
 from memory.embedding.providers.stub import StubProvider
 from memory.store.errors import StoreUnreadable
 from memory.store.postgres.connection import Database
 from memory.store.postgres.tables import PostgresTables
+from schemas.settings import Settings
 from tests.postgres_server import Urls
 from tests.storing import ledger_at
 from tests.unit.memory.embedding.conftest import OpenTables
@@ -174,3 +176,19 @@ def test_a_tenant_sees_its_own_jobs_alone(database: Database) -> None:
     assert acme.everything() == other.everything() == {("an identity", "a")}
     with acme.working_on("main"), other.working_on("main") as is_alone:
         assert is_alone
+
+
+def test_a_reader_counts_a_tenant_s_texts_and_writes_nothing(tmp_path: Path, fleet_urls: Urls) -> None:
+    writer, reader = (
+        Settings.model_validate({"home": tmp_path, "store": {"url": url}})
+        for url in (fleet_urls.writer, fleet_urls.reader)
+    )
+    with BatchLedger.of(writer, "acme") as ledger:
+        ledger.note("acme/main", OPENAI, ["a", "b"], most_open=10)
+    assert [job.agent for job in batch_jobs_of(reader, "acme/main", "acme/second")] == ["acme/main"]
+    assert batch_jobs_of(reader, "other/main") == []
+    assert sent_in_jobs(reader, "acme", "an identity", ["a", "c"]) == {"a"}
+    for agent, texts in (("acme/main", 2), ("acme/second", 0), ("other/main", 0)):
+        assert texts_in_jobs(reader, agent, looked_within_seconds=60) == texts
+    with BatchLedger.of(reader, "acme") as ledger, pytest.raises(StoreUnreadable):
+        ledger.note("acme/main", OPENAI, ["c"], most_open=10)
