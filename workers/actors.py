@@ -14,6 +14,7 @@ from dramatiq.middleware import CurrentMessage
 
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
+from schemas.settings import has_agent
 from workers import index_job
 from workers.index_job import index_turn
 from workers.middleware import ENDED
@@ -44,7 +45,7 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     def declare(name: str, queue: str, work: Callable[[str, str, str, Claim], Over | None]) -> None:
         def run(agent: str, lane: str = queue) -> None:
             message = CurrentMessage.get_current_message()
-            if message is None or agent not in {configured.id for configured in runtime.settings.agents}:
+            if message is None or not has_agent(runtime.directory, agent):
                 log.warning("unknown_agent", agent=agent)
                 return
             job = str(message.message_id)

@@ -35,6 +35,7 @@ from schemas.conditions import Condition, ConditionCode, StopReason
 from schemas.errors import Unusable
 from schemas.metrics import VECTORS
 from schemas.ports import Usage
+from schemas.settings import has_agent
 from workers.middleware import got_on
 from workers.queue.job_queue import SKEW_SECONDS
 from workers.queue.names import POLL_BATCH_JOBS
@@ -171,10 +172,8 @@ class AgentJobs:
         return max(min(map(self._seconds_until, jobs)), pause) if is_open else None
 
     def _followed(self) -> list[BatchJob]:
-        settings, jobs = self._runtime.settings, [job for job in self.ledger.jobs() if job.followed]
-        # The agents of a fleet are in its directory: no worker takes the jobs of another one for orphans.
-        agents = {agent.id for agent in settings.agents} if settings.store.url is None else {job.agent for job in jobs}
-        return [job for job in jobs if job.agent == self._agent or job.agent not in agents]
+        jobs = [job for job in self.ledger.jobs() if job.followed]
+        return [job for job in jobs if job.agent == self._agent or not has_agent(self._runtime.directory, job.agent)]
 
     def _due(self) -> list[BatchJob]:
         return [job for job in self._followed() if not self._seconds_until(job)]

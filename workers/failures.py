@@ -125,7 +125,7 @@ class Failures(dramatiq.Middleware):
         if decision.rebuild and isinstance(error, StoreCorrupt):
             self._set_aside(agent, error)
             return True
-        if decision.fallback_after is None or self._runtime.settings.agent(agent).fallback == "none":
+        if decision.fallback_after is None or self._runtime.directory.agent(agent).fallback == "none":
             return False
         since = self._fails_since(agent) if decision.fallback_after else 0.0
         if since is None or time.time() - since <= decision.fallback_after:
@@ -166,13 +166,14 @@ class Failures(dramatiq.Middleware):
 
     def _of_provider(self, agent: str, code: ConditionCode, error: BaseException) -> list[Condition]:
         settings, provider = self._runtime.settings, self._provider(agent)
+        of_agent = self._runtime.directory.agent(agent)
         if code is ConditionCode.PROVIDER_USELESS:
             with self._runtime.indexer(agent) as indexer:
                 embedder, chunks = indexer.supply.provider, indexer.target().counts().chunks
-            useless = useless_answers(settings.home, settings.agent(agent), embedder, chunks=chunks)
+            useless = useless_answers(settings.home, of_agent, embedder, chunks=chunks)
             return [useless] if useless is not None else []
         conditions = [Condition(code, provider, params={"error": str(error)})]
-        problem = fallback_problem(settings, settings.agent(agent))
+        problem = fallback_problem(settings, of_agent)
         if code is ConditionCode.PROVIDER_REFUSES and problem is not None:
             conditions.append(Condition(ConditionCode.FALLBACK_UNUSABLE, provider, params={"reason": problem}))
         return conditions

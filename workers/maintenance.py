@@ -56,9 +56,9 @@ def sweep_until(stop: threading.Event, runtime: Runtime, tenancy: QueueTenancy, 
         if elapsed >= HOUSEKEEPING_SECONDS:
             elapsed = 0.0
             with _surviving(), pulse.at("keeps house"):
-                for agent in runtime.settings.agents:
-                    pulse.busy(f"keeps the house of {agent.id}")
-                    keep_house(runtime, agent.id)
+                for agent in runtime.directory.agent_ids():
+                    pulse.busy(f"keeps the house of {agent}")
+                    keep_house(runtime, agent)
             with _surviving(), pulse.at("maintains indexes"):
                 maintenance.round(now=time.time())
 
@@ -127,7 +127,7 @@ def _keep_house(runtime: Runtime, agent: str) -> None:
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)
         keep_batch_jobs(runtime, indexer)
-    if runtime.settings.agent(agent).backend != "qmd":
+    if runtime.directory.agent(agent).backend != "qmd":
         # No update removes deleted text from its index and exports any more.
         shutil.rmtree(runtime.settings.home / "qmd" / agent, ignore_errors=True)
 
@@ -153,7 +153,7 @@ class Maintenance:
         `now` is Unix time.
         """
         deadline = self._clock() + ROUND_SECONDS
-        for agent in sorted((agent.id for agent in self._runtime.settings.agents), key=self._since):
+        for agent in sorted(self._runtime.directory.agent_ids(), key=self._since):
             if self._stopping() or self._clock() >= deadline:
                 return
             with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, agent):

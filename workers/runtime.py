@@ -27,7 +27,7 @@ from memory.index.readers import OpenIndexes
 from schemas.agents import Scope
 from schemas.conditions import OF_PROVIDER
 from schemas.errors import RecalldError
-from schemas.settings import AgentSettings, Settings
+from schemas.settings import AgentDirectory, AgentSettings, Settings
 from workers.failure_policy import LOST_AFTER_SECONDS
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import BEAT_SECONDS
@@ -82,6 +82,11 @@ class Runtime:
         timing: Timing = TIMING,
     ) -> None:
         self.settings = settings
+        self.directory: AgentDirectory = settings
+        if settings.store.url is not None:
+            from memory.store.postgres.directory import FleetDirectory
+
+            self.directory = FleetDirectory.of(settings)
         self.timing = timing
         self.queue = queue
         self.health = health
@@ -96,8 +101,8 @@ class Runtime:
         self._indexers: OpenIndexes[Indexer] = OpenIndexes(MAX_OPEN_AGENTS)
 
     def indexer(self, agent_id: str) -> AbstractContextManager[Indexer]:
-        """Lend an agent's indexer; it is not closed while lent. Raises KeyError for an agent that is not configured."""
-        agent = self.settings.agent(agent_id)
+        """Lend an agent's indexer; it is not closed while lent. Raises KeyError for an unknown agent."""
+        agent = self.directory.agent(agent_id)
         return self._indexers.lease(agent_id, partial(self._open, agent), partial(self._token, agent))
 
     def owns(self) -> bool:
@@ -117,7 +122,7 @@ class Runtime:
         Raises:
             NoRoom, StoreCorrupt: see `GenerationWriter.begin`.
         """
-        agent = self.settings.agent(agent_id)
+        agent = self.directory.agent(agent_id)
         succession = successor(self.settings, agent, reason=reason) if self._owner.owns() else None
         if succession is None:
             return False
@@ -171,8 +176,8 @@ class Runtime:
         return Indexer(agent, files=files, generations=generations, supply=self._supply(agent))
 
     def _token(self, agent: AgentSettings) -> object:
-        """Return a value that changes when a generation begins or flips, or this process becomes the owner."""
-        return Generations.of(self.settings, agent.id).tokens(), self._owner.owns()
+        """Return a value that changes when a generation begins or flips, or its settings or owner become others."""
+        return Generations.of(self.settings, agent.id).tokens(), self._owner.owns(), agent
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = (provider_of if self._owner.owns() else written_provider)(self.settings, agent)

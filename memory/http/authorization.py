@@ -47,13 +47,13 @@ def needs_tokens(settings: Settings, *, host: str) -> bool:
 
 
 def check_tokens(settings: Settings, *, host: str, key: str) -> None:
-    """Make the missing tokens on loopback; beyond it the operator must have made them. Nothing if none is needed.
+    """Make the missing tokens on loopback; beyond it the operator must have made them. A fleet has its own.
 
     Raises:
         UserError: they cannot be written, are missing or could be another user's; `key` is the setting that names the
             host.
     """
-    if not needs_tokens(settings, host=host):
+    if settings.store.url is not None or not needs_tokens(settings, host=host):
         return
     ids = [agent.id for agent in settings.agents]
     check_private(settings.home / TOKENS_PATH, home=settings.home)
@@ -156,7 +156,7 @@ class Authorizer:
             raise AccessDenied(404, f"no agent is called {shown_name(requested)!r} (known: {self._agent_names})")
         return requested
 
-    def visible(self, authorization: str | None, requested: str | None = None) -> tuple[str, ...]:
+    def visible(self, authorization: str | None, requested: str | None = None, *, after: str = "") -> tuple[str, ...]:  # noqa: ARG002 - a fleet's
         """Return the agents that this request may see: all, or only the agent it names. Raises AccessDenied."""
         if requested is not None:
             return (self.agent(authorization, requested),)

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from memory.http.authorization import AccessDenied
 from memory.http.origin_guard import ANSWER_HEADERS, MAX_BODY_BYTES, TOO_LARGE
+from schemas.errors import Transient
 from schemas.service import Refusal
 from schemas.validation_messages import problem_words, shown_names
 
@@ -53,6 +54,9 @@ def install(app: FastAPI, *, on_denied: Callable[[int], None] = lambda _: None) 
         problems: Sequence[Any] = error.errors() if isinstance(error, RequestValidationError) else ()
         return _refusal(422, _sentence(problems, request.scope.get("route")))
 
+    async def away(_: Request, __: Exception) -> Response:
+        return _refusal(503, "the store does not answer; try again in a few seconds")
+
     async def http_error(_: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         detail = str(error.detail) if isinstance(error, HTTPException) else "failed"
@@ -67,6 +71,7 @@ def install(app: FastAPI, *, on_denied: Callable[[int], None] = lambda _: None) 
         return _refusal(500, "the request failed; the service's log says why")
 
     app.add_exception_handler(AccessDenied, denied)
+    app.add_exception_handler(Transient, away)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(ClientDisconnect, client_gone)

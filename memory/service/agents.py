@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2s
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -21,11 +24,15 @@ from memory.search.resources import SearchResources
 from memory.search.searchable import SearchableMemory
 from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_status
 from memory.status.processes import known_processes, shared_conditions
+from schemas.agents import DEFAULT_TENANT, Scope
 from schemas.conditions import Condition
-from schemas.errors import RecalldError
+from schemas.errors import RecalldError, Transient
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, IndexCounts, Status
+
+if TYPE_CHECKING:
+    from memory.store.postgres.directory import FleetDirectory
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +47,11 @@ LOOKING_SECONDS = 1.0
 
 #: Agents that are opened at the start. The others are opened for their first request.
 WARM_AGENTS = 8
+
+#: Agents of a fleet that stay open, and the name of a stand-in that answers while the store does not.
+MOST_SERVED, STORE_AWAY = 512, "-"
+
+_AWAY = "the store of the fleet does not answer; searches answer again once PostgreSQL does"
 
 #: Agents that one readiness probe looks at. The background task looks at all of them.
 AGENTS_AT_A_TIME = 10
@@ -109,6 +121,32 @@ class ServedAgent:
         return status
 
 
+class FleetAgents(OrderedDict[str, ServedAgent]):
+    """Agents of a fleet that were asked for last, opened when they are. Thread-safe."""
+
+    def __init__(self, fleet: FleetDirectory, serve: Callable[[AgentSettings], ServedAgent], away: ServedAgent) -> None:
+        super().__init__()
+        self._fleet, self._serve, self._away = fleet, serve, away
+        self._lock = threading.Lock()
+
+    def __missing__(self, agent_id: str) -> ServedAgent:
+        return self._away if agent_id == STORE_AWAY else self.open(agent_id)
+
+    def open(self, agent_id: str) -> ServedAgent:
+        """Return an agent with its present settings. Raises KeyError, and the errors of the store."""
+        settings = self._fleet.agent(agent_id)
+        served = self.get(agent_id)
+        if served is None or served.settings != settings:
+            served = self._serve(settings)
+        with self._lock:
+            # Running searches keep an agent that is dropped here; `OpenIndexes` closes its index.
+            self[agent_id] = served
+            self.move_to_end(agent_id)
+            if len(self) > MOST_SERVED:
+                self.popitem(last=False)
+        return served
+
+
 class ServedAgents:
     """Agents of a service. Thread-safe.
 
@@ -126,13 +164,26 @@ class ServedAgents:
         self.settings = settings
         self.queue = pending or PendingReader()
         self.resources = SearchResources(settings, coordinate=coordinate, model_wait_seconds=MODEL_SECONDS)
-        #: By agent id, in the order of the settings.
-        self.served = {
-            agent.id: ServedAgent(
-                agent, *get_search_manager(settings, agent.id, resources=self.resources, pending=pending, inbox=inbox)
+
+        def serve(agent: AgentSettings) -> ServedAgent:
+            of_agent = settings.model_copy(update={"agents": (agent,)})
+            return ServedAgent(
+                agent, *get_search_manager(of_agent, agent.id, resources=self.resources, pending=pending, inbox=inbox)
             )
-            for agent in settings.agents
-        }
+
+        #: By agent id, in the order of the settings.
+        self.served: dict[str, ServedAgent] = {}
+        self.fleet: FleetDirectory | None = None
+        if settings.store.url is None:
+            self.served = {agent.id: serve(agent) for agent in settings.agents}
+        else:
+            from memory.store.postgres.directory import FleetDirectory, agent_settings
+
+            self.fleet = FleetDirectory.of(settings)
+            with suppress(Transient):  # a store that is away comes back; any other fault ends the start
+                self.fleet.page(DEFAULT_TENANT, limit=1)
+            away = ServedAgent(agent_settings(settings, Scope(DEFAULT_TENANT, "away"), {}), None, _AWAY)
+            self.served = FleetAgents(self.fleet, serve, away)
         self._backends = BackendSlots(settings)
         self._looking = threading.Lock()
         self._sizes: HomeSizes | None = None
@@ -195,7 +246,7 @@ class ServedAgents:
     def look_around(self) -> None:
         """Look up the figures that cost more with every agent: the state of each index, and the sizes in the home."""
         # One by one: a readiness probe waits for one agent at most.
-        for agent in self.served:
+        for agent in list(self.served) if self.fleet is None else ():
             self.probed([agent])
         self._look_at_home()
 
@@ -205,7 +256,12 @@ class ServedAgents:
         Looks at `AGENTS_AT_A_TIME` agents: those with a problem, then those that were never looked at. The others keep
         the state that `look_around` found.
         """
-        openable = [served for served in self.served.values() if served.manager is not None]
+        if self.fleet is not None:
+            try:
+                self.fleet.page(DEFAULT_TENANT, limit=1)
+            except RecalldError as error:
+                return str(error)
+        openable = [served for served in list(self.served.values()) if served.manager is not None]
         unprobed = [served.agent for served in openable if not served.probe.looked]
         self.probed([*self._problems(), *unprobed][:AGENTS_AT_A_TIME])
         return next((f"{agent}: {problem}" for agent, problem in self._problems().items()), None)
@@ -255,5 +311,5 @@ class ServedAgents:
 
     def _problems(self) -> dict[str, str]:
         """Return agents and reasons for which their indexes could not be opened."""
-        problems = ((agent, served.probe.problem) for agent, served in self.served.items())
+        problems = ((agent, served.probe.problem) for agent, served in list(self.served.items()))
         return {agent: problem for agent, problem in problems if problem is not None}

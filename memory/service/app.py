@@ -6,13 +6,13 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import structlog
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
@@ -33,10 +33,11 @@ from memory.search.ranking.query import single_terms, sought
 from memory.search.searchable import SearchableMemory
 from memory.search.tool_definitions import TOOLS, ToolArgumentsRefused, call_tool
 from memory.service import overview
-from memory.service.agents import ServedAgents
+from memory.service.agents import STORE_AWAY, FleetAgents, ServedAgents
 from memory.service.metrics import ServiceMetrics
 from memory.service.turns import turns
 from memory.status.condition_texts import TEXTS
+from memory.store.postgres.access import FleetAuthorizer
 from memory.telemetry import tracing
 from schemas.context import (
     ContextReport,
@@ -48,7 +49,7 @@ from schemas.context import (
     PruneRequest,
     SessionKindOfPrompt,
 )
-from schemas.errors import RecalldError
+from schemas.errors import RecalldError, Transient
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.service import (
     DaysAnswer,
@@ -86,6 +87,9 @@ LOOK_AROUND_SECONDS = 30.0
 #: Seconds between two checks for replaced indexes: the disk keeps a deleted file while it is open.
 LET_GO_SECONDS = 3.0
 
+#: Seconds that the decision on a request may take in a fleet; then its store counts as away.
+DECISION_SECONDS = 5.0
+
 #: Path of a page -> its file.
 PAGES = {"/": "page.html", "/docs": "docs.html"}
 
@@ -115,11 +119,15 @@ _NUMBERS: dict[int | str, dict[str, Any]] = {
 Authorization = Annotated[str | None, Header(include_in_schema=False)]
 Traceparent = Annotated[str | None, Header(include_in_schema=False)]
 Agent = Annotated[str | None, Query()]
+After = Annotated[str, Query(max_length=129, description="Last agent of the page before, in a fleet")]
 
 #: Paths of the Model Context Protocol, and its only method: a GET would open a stream, a DELETE end a session, and the
 #: service has neither.
 _MCP_PATHS = ("/mcp", "/mcp/{agent}")
 _MCP_METHODS = ["POST"]
+
+
+T = TypeVar("T")
 
 
 def create_app(agents: ServedAgents, *, proof: Callable[[str], str] | None = None) -> FastAPI:
@@ -172,7 +180,45 @@ class _Service:
         self.agents = agents
         self.metrics = ServiceMetrics(agents)
         self._injected = InjectedSessions()
-        self.authorizer = Authorizer.of(agents.settings, host=agents.settings.service.host)
+        self.authorizer = (
+            Authorizer.of(agents.settings, host=agents.settings.service.host)
+            if agents.fleet is None
+            else FleetAuthorizer((), {}, directory=agents.fleet)
+        )
+
+    async def decided(self, decide: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Return an authorizer's decision. A fleet's waits for the store, on a thread, which opens the agents too.
+
+        Raises:
+            AccessDenied, and Transient: the store does not answer.
+        """
+        fleet = self.agents.served
+        if not isinstance(fleet, FleetAgents):
+            return decide(*arguments, **options)
+
+        def decision() -> T:
+            decided = decide(*arguments, **options)
+            for agent in (decided,) if isinstance(decided, str) else cast(Sequence[str], decided):
+                fleet.open(agent)
+            return decided
+
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(decision), DECISION_SECONDS)
+        except TimeoutError:
+            raise Transient("the store did not answer in time") from None
+
+    async def agent(self, authorization: str | None, requested: str | None) -> str:
+        """Return the agent whose memory a request may open; a stand-in while the store does not answer."""
+        try:
+            return await self.decided(self.authorizer.agent, authorization, requested)
+        except Transient:
+            return STORE_AWAY
+
+    async def agent_or_all(self, authorization: str | None, requested: str | None) -> str | None:
+        """Return the agent whose memory a request may open; None for all agents, which the owner may search."""
+        if self.agents.fleet is not None:
+            return await self.agent(authorization, requested)
+        return self.authorizer.agent_or_all(authorization, requested)
 
     def memory(self, agent: str | None, *, traceparent: str | None = None) -> _CountedMemory:
         """Return an agent's memory, or that of all agents (None). `traceparent` is the client's span."""
@@ -180,13 +226,13 @@ class _Service:
 
     def context(self, agent: str) -> AgentContext:
         """Return the context of an agent's conversations."""
-        manager = self.agents.served[agent].manager
+        served = self.agents.served[agent]
         return AgentContext(
             self.agents.settings,
-            self.agents.settings.agent(agent),
+            served.settings,
             self.agents.memory(agent),
             self._injected,
-            reading=manager.reading if manager is not None else nullcontext,
+            reading=served.manager.reading if served.manager is not None else nullcontext,
         )
 
     async def call(
@@ -217,7 +263,8 @@ class _Service:
                 _log.warning("look_around_failed", error=str(error))
             for _ in range(round(LOOK_AROUND_SECONDS / LET_GO_SECONDS)):
                 await asyncio.sleep(LET_GO_SECONDS)
-                await asyncio.to_thread(self.agents.resources.open_indexes.forget_replaced)
+                if self.agents.fleet is None:
+                    await asyncio.to_thread(self.agents.resources.open_indexes.forget_replaced)
 
 
 class _CountedMemory(SearchableMemory):
@@ -284,7 +331,7 @@ def _mcp(service: _Service) -> tuple[list[Route], Callable[[], AbstractAsyncCont
         if error.name not in {"mcp", "mcp_types"}:
             raise
         return [Route(path, _mcp_missing, methods=_MCP_METHODS) for path in _MCP_PATHS], nullcontext
-    endpoint = McpEndpoint(allowed=service.authorizer.agent, call=service.call)
+    endpoint = McpEndpoint(allowed=service.agent, call=service.call)
     return [Route(path, endpoint, methods=_MCP_METHODS) for path in _MCP_PATHS], endpoint.opened
 
 
@@ -305,21 +352,22 @@ def _memory_routes(service: _Service) -> APIRouter:
     async def search(
         request: SearchRequest, authorization: Authorization = None, traceparent: Traceparent = None
     ) -> Response:
-        agent = service.authorizer.agent_or_all(authorization, request.agent)
+        agent = await service.agent_or_all(authorization, request.agent)
         return _json(await service.memory(agent, traceparent=traceparent).searched(request))
 
     @router.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
     async def get(request: GetRequest, authorization: Authorization = None) -> Response:
-        agent = service.authorizer.agent_or_all(authorization, request.agent)
+        agent = await service.agent_or_all(authorization, request.agent)
         return _json(await asyncio.to_thread(service.memory(agent).read_file, request))
 
     @router.get("/v1/status", response_model=Status, summary="Compare disk, index and queue")
     async def status(
         agent: Agent = None,
         deep: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
+        after: After = "",
         authorization: Authorization = None,
     ) -> Response:
-        visible_agents = service.authorizer.visible(authorization, agent)
+        visible_agents = await service.decided(service.authorizer.visible, authorization, agent, after=after)
         # A deep look reads whole indexes: one at a time, and waiting requests hold no thread that a search could use.
         async with deep_turn if deep else nullcontext():
             return _json(await asyncio.to_thread(service.agents.status, visible_agents, deep=deep))
@@ -346,7 +394,7 @@ def _tool_routes(service: _Service) -> APIRouter:
         summary="Call a tool for a model",
     )
     async def call_tool(request: ToolRequest, authorization: Authorization = None) -> Response:
-        agent = service.authorizer.agent(authorization, request.agent)
+        agent = await service.agent(authorization, request.agent)
         try:
             answer = await service.call(agent, request.name, _arguments(request), request.session_key)
         except ToolArgumentsRefused as error:
@@ -377,7 +425,7 @@ def _health_routes(service: _Service, proof: Callable[[str], str] | None) -> API
 
     @router.get("/metrics", response_class=Response, responses=_NUMBERS, summary="Numbers in Prometheus text format")
     async def metrics(authorization: Authorization = None) -> Response:
-        visible_agents = service.authorizer.measurable(authorization)
+        visible_agents = await service.decided(service.authorizer.measurable, authorization)
         return Response(await asyncio.to_thread(service.metrics.scrape, visible_agents), media_type=CONTENT_TYPE_LATEST)
 
     if proof is not None:
@@ -395,8 +443,8 @@ def _overview_routes(service: _Service) -> APIRouter:
     agents = service.agents
 
     @router.get("/v1/queue", response_model=QueueAnswer, summary="Waiting work and counts of indexes, without the disk")
-    async def queue(agent: Agent = None, authorization: Authorization = None) -> Response:
-        visible_agents = service.authorizer.visible(authorization, agent)
+    async def queue(agent: Agent = None, after: After = "", authorization: Authorization = None) -> Response:
+        visible_agents = await service.decided(service.authorizer.visible, authorization, agent, after=after)
         answer = await asyncio.to_thread(overview.queue_view, agents, visible_agents)
         return _json(answer.model_copy(update={"owner": service.authorizer.is_owner(authorization)}))
 
@@ -406,7 +454,7 @@ def _overview_routes(service: _Service) -> APIRouter:
         summary="Documents that could not be indexed, and the reasons",
     )
     async def dead_letters(agent: Agent = None, authorization: Authorization = None) -> Response:
-        visible_agents = service.authorizer.visible(authorization, agent)
+        visible_agents = await service.decided(service.authorizer.visible, authorization, agent)
         return _json(await asyncio.to_thread(overview.dead_letters, agents, visible_agents))
 
     @router.get("/v1/timeline", response_model=TimelineAnswer, summary="Days that have notes")
@@ -415,7 +463,7 @@ def _overview_routes(service: _Service) -> APIRouter:
         year: Annotated[int | None, Query(ge=1, le=9999)] = None,
         authorization: Authorization = None,
     ) -> Response:
-        owner = service.authorizer.agent(authorization, agent)
+        owner = await service.agent(authorization, agent)
         return _json(await asyncio.to_thread(overview.timeline, agents, owner, year=year))
 
     @router.get("/v1/documents", response_model=DocumentsAnswer, summary="Latest documents, or a level of their tree")
@@ -430,10 +478,13 @@ def _overview_routes(service: _Service) -> APIRouter:
         authorization: Authorization = None,
     ) -> Response:
         if under is None:
-            visible_agents, view = service.authorizer.visible(authorization, agent), overview.documents
+            visible_agents, view = (
+                await service.decided(service.authorizer.visible, authorization, agent),
+                overview.documents,
+            )
             answer = partial(view, agents, visible_agents, source=source, day=day, offset=offset)
         else:
-            owner = service.authorizer.agent(authorization, agent)
+            owner = await service.agent(authorization, agent)
             answer = partial(overview.tree, agents, owner, source=source or "memory", under=under, offset=offset)
         return _json(await asyncio.to_thread(answer))
 
@@ -441,7 +492,7 @@ def _overview_routes(service: _Service) -> APIRouter:
     async def days(
         since: Annotated[date, Query()], agent: Agent = None, authorization: Authorization = None
     ) -> Response:
-        visible_agents = service.authorizer.visible(authorization, agent)
+        visible_agents = await service.decided(service.authorizer.visible, authorization, agent)
         return _json(await asyncio.to_thread(overview.days, agents, visible_agents, since=since))
 
     @router.get("/v1/turns", response_model=TurnsAnswer, summary="Turns of a conversation")
@@ -453,7 +504,7 @@ def _overview_routes(service: _Service) -> APIRouter:
         count: Annotated[int, Query(ge=0, le=100)] = 40,
         authorization: Authorization = None,
     ) -> Response:
-        served = agents.served[service.authorizer.agent(authorization, agent)]
+        served = agents.served[await service.agent(authorization, agent)]
         if served.manager is None:
             return _json(TurnsAnswer(path=path, error=served.reason))
         read = partial(turns, served.manager, path, line=line, before=before, count=count)
@@ -461,7 +512,7 @@ def _overview_routes(service: _Service) -> APIRouter:
 
     @router.post("/v1/terms", response_model=TermsAnswer, summary="Terms of a query, for highlighting")
     async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:
-        service.authorizer.visible(authorization)
+        await service.decided(service.authorizer.visible, authorization)
 
         def answer() -> TermsAnswer:
             forms = tuple(term.form for term in single_terms(request.query) if term.form)
@@ -499,7 +550,7 @@ def _context_routes(service: _Service) -> APIRouter:
 
     @router.post("/v1/context/prompt", response_model=PromptAnswer, summary="Text of the memory for a prompt")
     async def prompt(request: PromptRequest, authorization: Authorization = None) -> Response:
-        agent = service.authorizer.agent(authorization, request.agent)
+        agent = await service.agent(authorization, request.agent)
         return _ascii(await service.context(agent).before_prompt(request))
 
     @router.get("/v1/context", response_model=ContextReport, summary="Memory in prompts, and indexed documents")
@@ -511,7 +562,7 @@ def _context_routes(service: _Service) -> APIRouter:
         texts: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
         authorization: Authorization = None,
     ) -> Response:
-        context = service.context(service.authorizer.agent(authorization, agent))
+        context = service.context(await service.agent(authorization, agent))
         answer = await asyncio.to_thread(
             context.report, session_key=session_key, kind=kind, bare_reset=bare_reset, texts=texts
         )
@@ -519,12 +570,12 @@ def _context_routes(service: _Service) -> APIRouter:
 
     @router.post("/v1/context/flush", response_model=FlushAnswer, summary="Is memory due to be saved?")
     async def flush(request: FlushRequest, authorization: Authorization = None) -> Response:
-        agent = service.authorizer.agent(authorization, request.agent)
+        agent = await service.agent(authorization, request.agent)
         return _ascii(await asyncio.to_thread(service.context(agent).flush, request))
 
     @router.post("/v1/context/prune", response_model=PruneAnswer, summary="Messages without old tool results")
     async def prune(request: PruneRequest, authorization: Authorization = None) -> Response:
-        agent = service.authorizer.agent(authorization, request.agent)
+        agent = await service.agent(authorization, request.agent)
         return _ascii(await asyncio.to_thread(service.context(agent).prune, request))
 
     return router

@@ -46,7 +46,7 @@ class McpEndpoint:
     `allowed` maps (Authorization header, agent in the path) to the agent whose memory is open, or raises AccessDenied.
     """
 
-    def __init__(self, *, allowed: Callable[[str | None, str | None], str], call: CallTool) -> None:
+    def __init__(self, *, allowed: Callable[[str | None, str | None], Awaitable[str]], call: CallTool) -> None:
         self._allowed = allowed
         self._call = call
         self._sessions = StreamableHTTPSessionManager(build_server(self._answer), json_response=True, stateless=True)
@@ -64,7 +64,7 @@ class McpEndpoint:
             AccessDenied: the request may open no memory, or its session key is not valid.
         """
         headers = Headers(scope=scope)
-        agent = self._allowed(headers.get("authorization"), scope["path_params"].get("agent"))
+        agent = await self._allowed(headers.get("authorization"), scope["path_params"].get("agent"))
         caller = _Caller(agent, _session_key(headers))
         body = await Request(scope, receive).body()
         if _is_json_but_no_message(body):

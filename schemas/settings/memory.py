@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import Field, field_validator, model_validator
 
@@ -91,6 +91,27 @@ class AgentSettings(MemorySettings):
         return value
 
 
+class AgentDirectory(Protocol):
+    """Agents by their ids: those of the settings, or rows of a fleet's store, whose errors then come from every method.
+
+    Nothing reads all of them to serve one.
+    """
+
+    def agent(self, agent_id: str) -> AgentSettings:
+        """Return the effective settings of one agent. Raises KeyError: there is no such agent."""
+
+    def agent_ids(self) -> Iterator[str]:
+        """Yield the ids of all agents. A fleet's are read page by page."""
+
+
+def has_agent(directory: AgentDirectory, agent_id: str) -> bool:
+    """Return True if there is such an agent."""
+    try:
+        return bool(directory.agent(agent_id))
+    except KeyError:
+        return False
+
+
 class Settings(MemorySettings):
     """All settings, resolved once at the entry point and handed down."""
 
@@ -138,6 +159,10 @@ class Settings(MemorySettings):
     def indexes_path(self) -> Path:
         """Folder with one folder per agent."""
         return self.store.path or self.home / "indexes"
+
+    def agent_ids(self) -> Iterator[str]:
+        """Yield the ids of all agents."""
+        yield from (agent.id for agent in self.agents)
 
     def agent(self, agent_id: str) -> AgentSettings:
         """Return the effective settings of one agent.

@@ -6,15 +6,14 @@ A token is shown once, when it is made. The store keeps its SHA-256: the token i
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from memory.http.authorization import AccessDenied, Authorizer, bearer
-from schemas.agents import Scope
-from schemas.settings.section import AGENT_ID_PATTERN
+from schemas.agents import NAME, Scope
+from schemas.settings import has_agent
 
 if TYPE_CHECKING:
     from memory.store.postgres.directory import FleetDirectory
@@ -79,8 +78,8 @@ class FleetAuthorizer(Authorizer):
             names = self.directory.page(token.tenant, limit=1) if token.agents is None else token.agents
             requested = next(iter(names), "")
         scope = Scope(token.tenant, requested.removeprefix(f"{token.tenant}/"))
-        is_open = re.fullmatch(AGENT_ID_PATTERN, scope.agent) and (token.agents is None or scope.agent in token.agents)
-        if not is_open or not self.directory.has_agent(scope):
+        is_open = NAME.fullmatch(scope.agent) and (token.agents is None or scope.agent in token.agents)
+        if not is_open or not has_agent(self.directory, scope.agent_id):
             # The same words for an unknown agent and for another tenant's.
             raise AccessDenied(404, "this access token opens no agent of that name")
         return scope.agent_id
@@ -90,9 +89,8 @@ class FleetAuthorizer(Authorizer):
         if requested is not None:
             return (self.agent(authorization, requested),)
         token = self.token(authorization, "search")
+        after = after.removeprefix(f"{token.tenant}/")
         if token.agents is None:
-            scopes = [Scope(token.tenant, name) for name in self.directory.page(token.tenant, after=after)]
-        else:
-            named = (Scope(token.tenant, name) for name in sorted(token.agents) if name > after)
-            scopes = list(islice(filter(self.directory.has_agent, named), VIEW_AGENTS))
-        return tuple(scope.agent_id for scope in scopes)
+            return tuple(Scope(token.tenant, name).agent_id for name in self.directory.page(token.tenant, after=after))
+        ids = (Scope(token.tenant, name).agent_id for name in sorted(token.agents) if name > after)
+        return tuple(islice((agent for agent in ids if has_agent(self.directory, agent)), VIEW_AGENTS))

@@ -5,7 +5,6 @@ An audit row has names alone. It stays when its tenant is removed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +13,8 @@ from psycopg.types.json import Jsonb
 
 from memory.store.postgres.access import AccessToken, new_token, token_hash
 from memory.store.postgres.connection import Connection, Database
+from schemas.agents import NAME
 from schemas.errors import UserError
-from schemas.settings.section import AGENT_ID_PATTERN
 
 #: Rows of one partition that a transaction of `remove_tenant` deletes at most.
 _BATCH_ROWS = 1_000
@@ -186,6 +185,6 @@ def bind_machine(database: Database, token: AccessToken, machine: str) -> bool:
 
 
 def _check_name(name: str) -> None:
-    if name == _RESERVED or not re.fullmatch(AGENT_ID_PATTERN, name):
+    if name == _RESERVED or not NAME.fullmatch(name):
         problem = "it is reserved, or is not 1 to 64 letters, digits, dots, dashes and underscores"
         raise UserError(f"{name!r} cannot be a name here: {problem}", exit_code=2)

@@ -45,6 +45,11 @@ class FleetDirectory:
         self._token_at = lru_cache(_MOST_TRUSTED)(self._read_token)
         self._agent_at = lru_cache(_MOST_TRUSTED)(self._read_agent)
 
+    @classmethod
+    def of(cls, settings: Settings) -> FleetDirectory:
+        """Return the directory of the fleet in the settings."""
+        return cls(settings, Database.of(settings.store))
+
     def token(self, digest: bytes) -> AccessToken | None:
         """Return the token with this hash; None if it is unknown or revoked."""
         try:
@@ -61,13 +66,6 @@ class FleetDirectory:
         """
         return self._agent_at(Scope.of(agent_id), self._clock() // TRUSTED_SECONDS)
 
-    def has_agent(self, scope: Scope) -> bool:
-        """Return True if there is such an agent."""
-        try:
-            return bool(self.agent(scope.agent_id))
-        except KeyError:
-            return False
-
     def page(self, tenant: str, *, after: str = "", limit: int = VIEW_AGENTS) -> Sequence[str]:
         """Return the names of the tenant's agents that come after a name, in order."""
         configured = {scope.agent for scope in self._configured if scope.tenant == tenant and scope.agent > after}
@@ -77,7 +75,7 @@ class FleetDirectory:
 
     def agent_ids(self) -> Iterator[str]:
         """Yield the ids of all agents, reading page by page."""
-        yield from (agent.id for agent in self._settings.agents)
+        yield from self._settings.agent_ids()
         scopes = [Scope("", "")]
         while scopes:
             with self._database.directory() as connection:

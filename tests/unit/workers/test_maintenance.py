@@ -35,7 +35,7 @@ def test_a_failure_is_a_condition_until_it_goes_well_and_stops_no_other_agent(er
     conditions = RecordingConditions()
     quiet = SimpleNamespace(waiting=lambda _agent: Waiting(live=0, backfill=0, running=0))
     runtime: Any = SimpleNamespace(
-        settings=SimpleNamespace(agents=[SimpleNamespace(id=name) for name in ("a", "b", "c")]),
+        directory=SimpleNamespace(agent_ids=lambda: iter("abc")),
         queue=SimpleNamespace(pending_set=quiet),
         health=conditions,
         indexer=indexer,
@@ -67,7 +67,7 @@ def test_a_busy_agent_is_maintained_every_half_hour_until_its_work_is_done() -> 
 
     busy = SimpleNamespace(waiting=lambda _agent: Waiting(live=1, backfill=0, running=0))
     runtime: Any = SimpleNamespace(
-        settings=SimpleNamespace(agents=[SimpleNamespace(id="a")]),
+        directory=SimpleNamespace(agent_ids=lambda: iter("a")),
         queue=SimpleNamespace(pending_set=busy),
         health=RecordingConditions(),
         indexer=indexer,

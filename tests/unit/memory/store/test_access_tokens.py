@@ -37,7 +37,11 @@ class _Directory:
         self._tokens = {token_hash(secret): token for secret, token in tokens.items()}
         self._agents = {Scope.of(agent) for agent in agents}
         self.token = self._tokens.get
-        self.has_agent = self._agents.__contains__
+
+    def agent(self, agent_id: str) -> str:
+        if Scope.of(agent_id) not in self._agents:
+            raise KeyError(agent_id)
+        return agent_id
 
     def page(self, tenant: str, *, after: str = "", limit: int = VIEW_AGENTS) -> Sequence[str]:
         names = sorted(scope.agent for scope in self._agents if scope.tenant == tenant)

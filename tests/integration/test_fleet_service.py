@@ -1,0 +1,184 @@
+"""The query service of a fleet: tokens, agents as rows, and a store that goes away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from memory.store.postgres.access import VIEW_AGENTS
+from memory.store.postgres.administration import Administration
+from memory.store.postgres.connection import Database
+from schemas.settings import Settings
+from tests.postgres_server import PostgresServer, Urls
+from tests.serving import running
+from tests.waiting import wait_until
+
+#: Bodies and queries of the routes that take an agent, where an empty one is not valid.
+BODIES: Mapping[str, Mapping[str, Any]] = {
+    "/v1/search": {"query": "gateway"},
+    "/v1/get": {"path": "MEMORY.md"},
+    "/v1/tools": {"name": "memory_search", "arguments": {"query": "gateway"}},
+    "/v1/context/prompt": {"prompt": "gateway", "sessionKey": "agent:x:main"},
+    "/v1/context/flush": {"windowTokens": 100_000},
+    "/v1/context/prune": {"messages": []},
+}
+QUERIES: Mapping[str, Mapping[str, str]] = {"/v1/days": {"since": "2026-01-01"}, "/v1/turns": {"path": "a.jsonl"}}
+
+#: Names that acme's token must not tell apart.
+CLOSED = ["carl", "eve", "umbrella/eve", "anna/anna", "*", "ANNA", "-"]
+
+
+@pytest.fixture
+def fleet(fleet_urls: Urls) -> Administration:
+    """A fleet of two tenants: acme with anna and bob, umbrella with eve."""
+    fleet = Administration(Database(fleet_urls.writer), actor="root")
+    for tenant, agents in (("acme", ("anna", "bob")), ("umbrella", ("eve",))):
+        fleet.add_tenant(tenant)
+        for agent in agents:
+            fleet.add_agent(tenant, agent)
+    return fleet
+
+
+def of_fleet(settings: Settings, url: str) -> Settings:
+    return Settings.model_validate(
+        {"home": settings.home, "provider": "none", "store": {"url": url}, "limits": {"timeout_ms": 8000}}
+    )
+
+
+@pytest.fixture
+def service(settings: Settings, fleet_urls: Urls, fleet: Administration) -> Iterator[httpx.Client]:
+    with running(of_fleet(settings, fleet_urls.reader)) as client:
+        yield client
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def routes_about_agents(client: httpx.Client) -> list[tuple[str, str]]:
+    """Return (method, path) of every route that takes an agent, as `/openapi.json` describes them."""
+    description = client.get("/openapi.json").json()
+    schemas = description["components"]["schemas"]
+    routes = []
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
+            names = {parameter["name"] for parameter in operation.get("parameters", ())}
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            names |= set(schemas.get(body.get("$ref", "").rpartition("/")[2], {}).get("properties", ()))
+            if "agent" in names:
+                routes.append((method.upper(), path))
+    return routes
+
+
+def ask(client: httpx.Client, method: str, path: str, agent: str | None, headers: Mapping[str, str]) -> httpx.Response:
+    named = {"agent": agent} if agent is not None else {}
+    if method == "POST":
+        return client.post(path, json={**BODIES[path], **named}, headers=headers)
+    return client.get(path, params={**QUERIES.get(path, {}), **named}, headers=headers)
+
+
+def test_a_foreign_agent_and_an_unknown_one_get_the_same_bytes(service: httpx.Client, fleet: Administration):
+    routes = routes_about_agents(service)
+    assert len(routes) >= 13
+    for agents in ((), ("anna",)):
+        headers = bearer(fleet.add_token("acme", f"bot{len(agents)}", rights=["search"], agents=agents))
+        for method, path in routes:
+            assert ask(service, method, path, "anna", headers).status_code == 200, path
+            answers = {
+                (response.status_code, response.content, response.headers["content-type"])
+                for response in (ask(service, method, path, name, headers) for name in CLOSED)
+            }
+            assert len(answers) == 1, (path, answers)
+            assert answers.pop()[0] == 404, path
+        for tool, arguments in (("memory_search", {"query": "gateway"}), ("memory_get", {"path": "MEMORY.md"})):
+            body = {"name": tool, "arguments": arguments}
+            tools = {
+                service.post("/v1/tools", json={**body, "agent": name}, headers=headers).content for name in CLOSED
+            }
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": body}
+            over_mcp = {
+                (response.status_code, response.content)
+                for response in (
+                    service.post(f"/mcp/{name}", json=call, headers=headers) for name in CLOSED if "/" not in name
+                )
+            }
+            assert (len(tools), len(over_mcp)) == (1, 1)
+
+
+def test_no_route_answers_without_a_token_of_the_right(service: httpx.Client, fleet: Administration):
+    sender = bearer(fleet.add_token("acme", "sender", rights=["ingest", "admin"]))
+    for method, path in routes_about_agents(service):
+        assert ask(service, method, path, "anna", {}).status_code == 401, path
+        assert ask(service, method, path, "anna", bearer("rcl_wrong")).status_code == 401, path
+        assert ask(service, method, path, "anna", sender).status_code == 403, path
+    assert service.get("/metrics").status_code == 401
+
+
+def test_views_show_the_tokens_own_agents(service: httpx.Client, fleet: Administration):
+    everyone = bearer(fleet.add_token("acme", "team", rights=["search"]))
+    bobs = bearer(fleet.add_token("acme", "bobs", rights=["search"], agents=["bob"]))
+    for headers, agents in ((everyone, ["acme/anna", "acme/bob"]), (bobs, ["acme/bob"])):
+        for path in ("/v1/status", "/v1/queue"):
+            answer = service.get(path, headers=headers).json()
+            assert [agent["agent"] for agent in answer["agents"]] == agents, path
+        numbers = service.get("/metrics", headers=headers).text
+        assert "umbrella" not in numbers
+        assert ('agent="acme/anna"' in numbers) == ("acme/anna" in agents)
+
+
+def test_a_large_tenant_is_shown_page_by_page(service: httpx.Client, fleet: Administration, fleet_urls: Urls):
+    with Database(fleet_urls.writer).transaction("umbrella") as connection:
+        connection.execute(
+            "INSERT INTO recalld.agents (tenant, agent) SELECT 'umbrella', 'a' || n FROM generate_series(100, 199) AS n"
+        )
+    headers = bearer(fleet.add_token("umbrella", "team", rights=["search"]))
+    first = [row["agent"] for row in service.get("/v1/queue", headers=headers).json()["agents"]]
+    second = service.get("/v1/queue", params={"after": first[-1]}, headers=headers).json()["agents"]
+    assert first == [f"umbrella/a{number}" for number in range(100, 100 + VIEW_AGENTS)]
+    assert second[0]["agent"] == f"umbrella/a{100 + VIEW_AGENTS}"
+
+
+def test_a_token_for_several_agents_searches_the_first_by_default(service: httpx.Client, fleet: Administration):
+    headers = bearer(fleet.add_token("acme", "bot", rights=["search"], agents=["bob", "anna"]))
+    assert service.get("/v1/timeline", headers=headers).json()["agent"] == "acme/bob"
+    assert service.get("/v1/timeline", params={"agent": "anna"}, headers=headers).json()["agent"] == "acme/anna"
+
+
+def test_a_revoked_token_is_refused_within_seconds(service: httpx.Client, fleet: Administration):
+    headers = bearer(fleet.add_token("acme", "bot", rights=["search"]))
+    assert service.get("/v1/timeline", headers=headers).status_code == 200
+    fleet.revoke("acme", "bot")
+    wait_until(lambda: service.get("/v1/timeline", headers=headers).status_code == 401)
+
+
+def test_searches_are_unavailable_while_postgresql_is_away(settings: Settings, tmp_path: Path):
+    server = PostgresServer(tmp_path / "postgres")
+    server.start()
+    try:
+        urls = server.database()
+        fleet = Administration(Database(urls.writer), actor="root")
+        fleet.add_tenant("acme")
+        headers = bearer(fleet.add_token("acme", "bot", rights=["search"], agents=["anna"]))
+        with running(of_fleet(settings, urls.reader)) as client:
+            assert client.get("/readyz").status_code == 200
+            assert client.get("/v1/status", headers=headers).status_code == 200
+            server.kill()
+            assert client.get("/readyz").status_code == 503
+            # Once the token is no longer trusted, and before.
+            wait_until(lambda: client.get("/v1/days?since=2026-01-01", headers=headers).status_code == 503)
+            for name in ("anna", "carl", None):
+                answer = ask(client, "POST", "/v1/search", name, headers)
+                assert (answer.status_code, answer.json()["unavailable"], answer.json()["results"]) == (200, True, [])
+                tool = ask(client, "POST", "/v1/tools", name, headers)
+                assert (tool.status_code, tool.json()["unavailable"]) == (200, True)
+            assert "postgresql://" not in answer.text
+            server.start()
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+            wait_until(lambda: client.get("/v1/days?since=2026-01-01", headers=headers).status_code == 200)
+            assert ask(client, "POST", "/v1/search", "carl", headers).status_code == 404
+    finally:
+        server.kill()
