@@ -172,11 +172,9 @@ class ServedAgents:
             )
 
         #: By agent id, in the order of the settings.
-        self.served: dict[str, ServedAgent] = {}
+        self.served = {agent.id: serve(agent) for agent in settings.agents if settings.store.url is None}
         self.fleet: FleetDirectory | None = None
-        if settings.store.url is None:
-            self.served = {agent.id: serve(agent) for agent in settings.agents}
-        else:
+        if settings.store.url is not None:
             from memory.store.postgres.directory import FleetDirectory, agent_settings
 
             self.fleet = FleetDirectory.of(settings)

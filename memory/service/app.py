@@ -180,45 +180,36 @@ class _Service:
         self.agents = agents
         self.metrics = ServiceMetrics(agents)
         self._injected = InjectedSessions()
+        host, fleet = agents.settings.service.host, agents.fleet
         self.authorizer = (
-            Authorizer.of(agents.settings, host=agents.settings.service.host)
-            if agents.fleet is None
-            else FleetAuthorizer((), {}, directory=agents.fleet)
+            FleetAuthorizer((), {}, directory=fleet) if fleet else Authorizer.of(agents.settings, host=host)
         )
 
-    async def decided(self, decide: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Return an authorizer's decision. A fleet's waits for the store, on a thread, which opens the agents too.
+    async def decided(self, decide: Callable[..., T], *arguments: Any, away: str | None = None, **options: Any) -> T:
+        """Return an authorizer's decision. A fleet's waits for its store, on a thread, which opens the agents as well.
 
-        Raises:
-            AccessDenied, and Transient: the store does not answer.
+        It is `away` while the store does not answer. Raises AccessDenied, and Transient instead of an unset `away`.
         """
         fleet = self.agents.served
         if not isinstance(fleet, FleetAgents):
             return decide(*arguments, **options)
 
         def decision() -> T:
-            decided = decide(*arguments, **options)
-            for agent in (decided,) if isinstance(decided, str) else cast(Sequence[str], decided):
+            agents = decide(*arguments, **options)
+            for agent in (agents,) if isinstance(agents, str) else cast(Sequence[str], agents):
                 fleet.open(agent)
-            return decided
+            return agents
 
         try:
             return await asyncio.wait_for(asyncio.to_thread(decision), DECISION_SECONDS)
-        except TimeoutError:
-            raise Transient("the store did not answer in time") from None
+        except (Transient, TimeoutError) as error:
+            if away is None:
+                raise Transient("the store does not answer") from error
+            return cast(T, away)
 
     async def agent(self, authorization: str | None, requested: str | None) -> str:
         """Return the agent whose memory a request may open; a stand-in while the store does not answer."""
-        try:
-            return await self.decided(self.authorizer.agent, authorization, requested)
-        except Transient:
-            return STORE_AWAY
-
-    async def agent_or_all(self, authorization: str | None, requested: str | None) -> str | None:
-        """Return the agent whose memory a request may open; None for all agents, which the owner may search."""
-        if self.agents.fleet is not None:
-            return await self.agent(authorization, requested)
-        return self.authorizer.agent_or_all(authorization, requested)
+        return await self.decided(self.authorizer.agent, authorization, requested, away=STORE_AWAY)
 
     def memory(self, agent: str | None, *, traceparent: str | None = None) -> _CountedMemory:
         """Return an agent's memory, or that of all agents (None). `traceparent` is the client's span."""
@@ -342,7 +333,7 @@ async def _mcp_missing(_: Request) -> JSONResponse:
 def _memory_routes(service: _Service) -> APIRouter:
     """Return the routes that search, read, and compare disk, index and queue."""
     router = APIRouter(responses=_ABOUT_AGENTS)
-    deep_turn = asyncio.Lock()
+    deep_turn, decide = asyncio.Lock(), service.authorizer.agent_or_all
 
     @router.post(
         "/v1/search",
@@ -352,12 +343,12 @@ def _memory_routes(service: _Service) -> APIRouter:
     async def search(
         request: SearchRequest, authorization: Authorization = None, traceparent: Traceparent = None
     ) -> Response:
-        agent = await service.agent_or_all(authorization, request.agent)
+        agent = await service.decided(decide, authorization, request.agent, away=STORE_AWAY)
         return _json(await service.memory(agent, traceparent=traceparent).searched(request))
 
     @router.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
     async def get(request: GetRequest, authorization: Authorization = None) -> Response:
-        agent = await service.agent_or_all(authorization, request.agent)
+        agent = await service.decided(decide, authorization, request.agent, away=STORE_AWAY)
         return _json(await asyncio.to_thread(service.memory(agent).read_file, request))
 
     @router.get("/v1/status", response_model=Status, summary="Compare disk, index and queue")
@@ -478,11 +469,8 @@ def _overview_routes(service: _Service) -> APIRouter:
         authorization: Authorization = None,
     ) -> Response:
         if under is None:
-            visible_agents, view = (
-                await service.decided(service.authorizer.visible, authorization, agent),
-                overview.documents,
-            )
-            answer = partial(view, agents, visible_agents, source=source, day=day, offset=offset)
+            visible_agents = await service.decided(service.authorizer.visible, authorization, agent)
+            answer = partial(overview.documents, agents, visible_agents, source=source, day=day, offset=offset)
         else:
             owner = await service.agent(authorization, agent)
             answer = partial(overview.tree, agents, owner, source=source or "memory", under=under, offset=offset)
