@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,10 @@ _GROUPS = {
         "dead": "List, show, retry or drop documents that failed.",
         "jobs": "List the queue and batch jobs; cancel a batch job.",
         "rebuild": "Build the index anew while the present one answers.",
+        "export": "Write an agent's memory to one file.",
+        "import": "Read such a file into an agent's memory.",
+        "backup": "Copy the home to a folder while it runs.",
+        "restore": "Make a home of such a folder.",
         "model": "List local models; fetch one.",
         "uninstall": "Remove what recalld made; notes and transcripts stay.",
     },
@@ -80,6 +85,7 @@ _MODULES = {
     **dict.fromkeys(("rebuild", "backfill"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
     **dict.fromkeys(("open", "stop", "service", "logs", "where", "uninstall"), "home"),
+    **dict.fromkeys(("export", "import", "backup", "restore"), "home"),
     "doctor": "status",
     "get": "search",
     "completion": "help",
@@ -104,9 +110,8 @@ class LazyGroup(CommandGroup):
         """Import one command and let it take the global options, too."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(
-            import_module(f"recalld.commands.{_MODULES.get(cmd_name, cmd_name)}"), cmd_name
-        )
+        module = import_module(f"recalld.commands.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name)
         _accept_global_options(command)
         return command
 

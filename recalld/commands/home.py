@@ -1,4 +1,4 @@
-"""Commands about a home: its page, its `recalld up` without a terminal, its service, logs, folders and removal."""
+"""Commands about a home: page, `recalld up` without a terminal, service, logs, folders, copies and removal."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memory.status.condition_texts import counted
 from recalld.invocation import (
     NOT_OK,
     NOTHING_FOUND,
@@ -294,3 +295,82 @@ def _is_opened(link: str, file: Path) -> bool:
     except OSError:
         return False
     return webbrowser.open(file.as_uri())
+
+
+@click.command("export", epilog=examples("recalld export memory.sqlite", "recalld export --agent main memory.sqlite"))
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Replace FILE.")
+@pass_invocation
+def export(invocation: Invocation, *, file: Path, force: bool) -> None:
+    """Write an agent's whole memory to one SQLite FILE, while everything runs.
+
+    It holds texts, vectors and conversations whose files are gone. `recalld import` reads it.
+    """
+    from memory.index.file_generations import FileGenerations
+    from memory.index.generations import Generations
+    from memory.store.sqlite.writer import copy_whole
+
+    agent = invocation.the_agent()
+    if file.exists() and not force:
+        raise UserError(f"{file} is there already; --force replaces it", exit_code=2)
+    generations = Generations.of(invocation.settings, agent.id)
+    if not isinstance(generations, FileGenerations):
+        raise UserError("this memory is in PostgreSQL, and not exported yet; pg_dump copies the database")
+    if (name := generations.current()) is None:
+        raise UserError(f"agent {agent.id} has no index yet; `recalld index` makes one")
+    copy_whole(generations.folder / name, file, is_alone=True)
+    click.echo(f"wrote {printable_name(str(file))}")
+
+
+@click.command("import", epilog=examples("recalld import memory.sqlite", "recalld import --agent main memory.sqlite"))
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@workspace_option
+@pass_invocation
+def import_(invocation: Invocation, *, file: Path) -> None:
+    """Read a FILE of `recalld export` into an agent's memory. Nothing is embedded, and nothing is paid.
+
+    Copy the notes into the workspace first: a note that is not there counts as deleted, and is left out. Conversations
+    need no files. Documents that the memory has stay as they are.
+    """
+    from memory.index.exports import import_file
+    from recalld.settings.load import check_workspace
+    from recalld.wiring import AgentIndex
+
+    agent, settings = invocation.the_agent(), invocation.settings
+    check_workspace(agent)
+    imported, left_out = import_file(file, settings, agent, AgentIndex(settings, agent).fingerprint)
+    invocation.remember()
+    click.echo(f"imported {counted(imported, 'document')} into agent {agent.id}")
+    if left_out:
+        absent = f"left out {counted(len(left_out), 'document')} whose files are not here, such as {min(left_out).path}"
+        remark(f"{absent}; copy notes into {agent.workspace}, then import again")
+
+
+@click.command("backup", epilog=examples("recalld backup /backup/recalld-monday"))
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@pass_invocation
+def backup(invocation: Invocation, *, folder: Path) -> None:
+    """Copy the home to a new FOLDER, while everything runs: indexes, paid embeddings, records and settings.
+
+    Tokens and keys are left out, as well as queue, logs and local models.
+    """
+    from recalld.runs.home_backup import back_up
+
+    is_whole = back_up(invocation.settings, invocation.loaded.config, folder.absolute())
+    click.echo(f"wrote {printable_name(str(folder))}")
+    if not is_whole:
+        remark("the copy of the settings is without the lines that hold keys; give them again after a restore")
+
+
+@click.command("restore", epilog=examples("recalld restore /backup/recalld-monday --home ~/restored"))
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@pass_invocation
+def restore(invocation: Invocation, *, folder: Path) -> None:
+    """Make a home of the FOLDER that `recalld backup` wrote. The home must be empty.
+
+    Give the settings their keys again, then start `recalld up`: tokens are made anew, and nothing is embedded again.
+    """
+    from recalld.runs.home_backup import restore as restore_home
+
+    restore_home(folder.absolute(), invocation.home_path, invocation.config)
+    click.echo(f"restored {printable_name(str(invocation.home_path))}; `recalld up` starts it")

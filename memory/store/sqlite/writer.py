@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +12,10 @@ from pathlib import Path
 
 import apsw
 
+from memory.http.whole_files import sync_folder
 from memory.store.document_transaction import DocumentWriter
 from memory.store.durable_sqlite import committed, empty_log
-from memory.store.errors import KeywordsUnavailable, StoreBusy
+from memory.store.errors import KeywordsUnavailable, StoreBusy, StoreFull
 from memory.store.options import StoreOptions
 from memory.store.sqlite.connection import (
     load_sqlite_vec,
@@ -34,7 +37,7 @@ from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.rows import schema_number
 from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, MIGRATIONS, PAGE_SIZE, SET_META
 from memory.store.sqlite.transaction import WriteTransaction
-from memory.store.sqlite_file import bytes_of, opened
+from memory.store.sqlite_file import bytes_of, open_read_only, opened
 from memory.store.writer import Maintained
 
 #: A writer's page cache of 64 MB holds most pages of the keyword index. From 16 MB of write-ahead log on, a commit
@@ -208,3 +211,28 @@ def migrate(connection: apsw.Connection, migrations: tuple[tuple[str, str], ...]
             connection.pragma("application_id", APPLICATION_ID)
             applied += 1
     return applied
+
+
+def copy_whole(source: Path, target: Path, *, is_alone: bool) -> None:
+    """Copy a database, its log included, as of one moment, while other processes write it.
+
+    `target` is made or replaced as a whole or not at all, with the mode 0600. Reading a copy that `is_alone` makes no
+    file beside it; any other copy stays in WAL mode, as it has to be in a home. Raises errors of `memory.store.errors`.
+    """
+    draft = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with translated(source), closing(open_read_only(source, lambda new: new.set_busy_timeout(10_000))) as original:
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            with closing(apsw.Connection(str(draft), flags=apsw.SQLITE_OPEN_READWRITE)) as copy:
+                copy.execute("PRAGMA journal_mode = OFF")
+                with copy.backup("main", original, "main") as backup:
+                    backup.step(-1)
+                if is_alone:
+                    copy.pragma("journal_mode", "delete")
+        draft.replace(target)
+        sync_folder(target.parent)
+    except (StoreFull, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no space left"
+        raise StoreFull(f"{target} cannot be written ({reason}); free space, or correct its folder") from error
+    finally:
+        draft.unlink(missing_ok=True)
