@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -215,6 +215,16 @@ def arguments_of(pid: int) -> Sequence[str]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0") or [""]
     except OSError:
         return [""]
+
+
+def files_with(folder: Path, holds: Callable[[bytes], bool]) -> list[Path]:
+    """The files below a folder whose content holds something. Processes may remove files there meanwhile."""
+    files = []
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file() and holds(path.read_bytes()):
+                files.append(path)
+    return files
 
 
 def processes_of(home: Path) -> list[int]:

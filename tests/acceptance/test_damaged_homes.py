@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -62,7 +63,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Daemon:
     (workspace / "memory").mkdir(parents=True)
     (workspace / "MEMORY.md").write_text("The gateway port is 8443.\n", "utf-8")
     with Daemon(folder / "home", workspace) as daemon:
-        daemon.found("gateway port", "MEMORY.md")
+        wait_until(lambda: daemon.found("gateway port", "MEMORY.md"))
     left = {"host": "127.0.0.1", "port": 9, "pid": os.getpid(), "secret": "s" * 64}
     for name, content in (
         ("run/service.json", json.dumps(left)),
@@ -108,7 +109,7 @@ def test_up_starts_with_every_derived_file_damaged_and_makes_them_again(daemon: 
         damage(daemon.home / name)
     daemon.start()
     daemon.write("memory/new.md", f"The {damage.__name__} marmot.\n")
-    assert daemon.found("gateway port", "MEMORY.md")
+    wait_until(lambda: daemon.found("gateway port", "MEMORY.md"))
     assert json.loads((daemon.home / "run" / "service.json").read_bytes())["port"] == daemon.port()
     assert "main" in json.loads((daemon.home / "run" / "watch.json").read_bytes())
     assert daemon.stop() == 0
@@ -140,7 +141,10 @@ def test_what_is_not_derived_is_left_alone_and_said(used: Daemon, tmp_path: Path
 def test_what_lies_in_a_home_is_its_owners_alone(daemon: Daemon):
     shutil.rmtree(daemon.home)
     with daemon:
-        daemon.found("gateway port", "MEMORY.md")
-        modes = {path: path.lstat().st_mode & 0o777 for path in (daemon.home, *daemon.home.rglob("*"))}
+        wait_until(lambda: daemon.found("gateway port", "MEMORY.md"))
+        modes = {}
+        for path in (daemon.home, *daemon.home.rglob("*")):
+            with suppress(FileNotFoundError):  # the daemon removes files meanwhile
+                modes[path] = path.lstat().st_mode & 0o777
     assert daemon.home / "indexes" / "main" / "CURRENT" in modes
     assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}

@@ -219,12 +219,12 @@ def test_a_compaction_is_searchable_long_before_its_session_is_quiet(
         assert f"hooks         {url}" in daemon.run("status").stdout
         with session.open("a") as file:
             file.write(said("The quokka smiled."))
-        sent = httpx.post(url.replace("PROGRAM", "claude-code"), json=payload, trust_env=False)
+        sent = httpx.post(url.replace("PROGRAM", "claude-code"), json=payload, trust_env=False, timeout=60)
         assert sent.json() == {"accepted": True}
         wait_until(lambda: daemon.found("quokka", "sessions/0b1a.jsonl"))
         outside = {**payload, "transcript_path": str(tmp_path / "elsewhere.jsonl")}
         (tmp_path / "elsewhere.jsonl").write_text(said("The numbat must not be read."))
-        sent = httpx.post(url.replace("PROGRAM", "claude-code"), json=outside, trust_env=False)
+        sent = httpx.post(url.replace("PROGRAM", "claude-code"), json=outside, trust_env=False, timeout=60)
         assert not sent.json()["accepted"]
         told = ("claude-code", "--agent", "main", *daemon.options()[:2])
         assert run(*told, home=home, payload=json.dumps(outside)).returncode == 0

@@ -96,7 +96,7 @@ def test_a_thousand_notes_are_one_job(make: Make, server: BatchServer, provider:
         wait_until(lambda: not server.files)
         [job] = _jobs(settings)
         assert (job.stage, job.texts, job.taken) == (Stage.DONE, 1000, 1000)
-        [usage] = workers.health.usage("main")
+        [usage] = wait_until(lambda: workers.health.usage("main"))
         assert (usage.requests, usage.failed, usage.inputs, usage.tokens) == (1, 0, 1000, 7000)
         assert not workers.conditions()
 

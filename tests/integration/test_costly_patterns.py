@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.settings import Settings
+from tests.daemon import files_with
 from tests.embedding_server import EmbeddingServer
 from tests.serving import running, search
 from tests.waiting import wait_until
@@ -50,8 +51,7 @@ def test_one_document_is_a_dead_letter_and_other_settings_index_it(
         wait_until(lambda: workers.finds("stork"))
         assert not workers.finds("bluebird")
     assert not any("bluebird" in text or "FP-131" in text for text in server.texts)
-    held = [file for file in settings.home.rglob("*") if file.is_file() and b"bluebird" in file.read_bytes()]
-    assert held == []
+    assert files_with(settings.home, lambda content: b"bluebird" in content) == []
 
     mended = Workers(hiding(settings, r"FP-\d+", "a+$", url=server.url))
     with mended:
@@ -70,7 +70,8 @@ def test_a_worker_is_not_held_by_it_when_it_is_to_end(settings: Settings, monkey
         wait_until(lambda: workers.client.llen(f"{workers.keys.dramatiq}:live") == 0)
         workers.asked_to_stop.set()
         workers.stop()
-        assert workers.client.llen(f"{workers.keys.dramatiq}:live") == 1, "another one takes the job"
+        # A job that ends as it is given back leaves a message for the rest, too.
+        assert workers.client.llen(f"{workers.keys.dramatiq}:live") in {1, 2}, "another one takes the job"
 
 
 def test_a_question_is_answered_without_it_and_sent_nowhere(settings: Settings, server: EmbeddingServer) -> None:

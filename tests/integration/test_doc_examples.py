@@ -182,7 +182,7 @@ class Machine:
             return ended_well and all(re.search(pattern, last) for pattern in expected)
 
         try:
-            wait_until(done, timeout=60)
+            wait_until(done)
         except AssertionError:
             raise AssertionError(f"{command}\n{last}") from None
         if moved := re.match(r"echo .*> (\S+)$|mv \S+ (\S+)$", command):
@@ -203,7 +203,11 @@ class Machine:
         body = words[words.index("-d") + 1] if "-d" in words else None
         headers = {"Content-Type": "application/json"} if body else {}
         answer = httpx.request(
-            "POST" if body else "GET", url.replace(ADDRESS, f"http://127.0.0.1:{port}"), content=body, headers=headers
+            "POST" if body else "GET",
+            url.replace(ADDRESS, f"http://127.0.0.1:{port}"),
+            content=body,
+            headers=headers,
+            timeout=60,
         )
         return answer.status_code == 200, answer.text
 

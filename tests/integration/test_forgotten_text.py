@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from memory.index.fingerprint import Fingerprint
 from memory.store.sqlite.maintenance import ERASE_AFTER_SECONDS
 from schemas.settings import Settings
+from tests.daemon import files_with
 from tests.quiet_health import QuietHealth
 from tests.serving import running, search
 from tests.waiting import wait_until
@@ -28,12 +28,8 @@ STEMS = (b"qul", b"vorp", b"zindl")
 
 def traces(home: Path) -> set[str]:
     """Return the files with a word of `WORDS` or its stem; an index and its log are one, as checkpoints move pages."""
-    holding = set()
-    for path in home.rglob("*"):
-        with suppress(FileNotFoundError, IsADirectoryError):  # processes go on
-            if path.is_file() and any(stem in path.read_bytes().lower() for stem in STEMS):
-                holding.add(path.name.removesuffix("-wal"))
-    return holding
+    holding = files_with(home, lambda content: any(stem in content.lower() for stem in STEMS))
+    return {path.name.removesuffix("-wal") for path in holding}
 
 
 def deleted_on_disk(settings: Settings) -> tuple[int, bool]:

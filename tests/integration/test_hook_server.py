@@ -112,7 +112,8 @@ def test_an_end_of_a_session_that_cannot_be_kept_is_not_accepted(tmp_path: Path)
     server = HookServer(house(tmp_path, "main"), 0, refuse, RecordingConditions())
     server.start()
     try:
-        answer = httpx.post(f"{server.url}openclaw", json={"type": "gateway", "action": "startup"}, trust_env=False)
+        startup = {"type": "gateway", "action": "startup"}
+        answer = httpx.post(f"{server.url}openclaw", json=startup, trust_env=False, timeout=60)
     finally:
         server.stop()
     assert (answer.status_code, set(answer.json())) == (503, {"error"})

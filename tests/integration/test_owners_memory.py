@@ -149,10 +149,10 @@ def test_the_command_prints_the_link_of_a_proven_service_and_no_log_has_it(two_a
         wait_until(lambda: Client.at_home(two_agents.home))
         link = recalld("open", "--print", home=two_agents.home).stdout.strip()
         address, _, token = link.partition("/#open=")
-        session = httpx.post(f"{address}/v1/session", json={"link": token}).json()["token"]
+        session = httpx.post(f"{address}/v1/session", json={"link": token}, timeout=60).json()["token"]
         owner = {"authorization": f"Bearer {session}"}
-        assert httpx.get(f"{address}/v1/queue", headers=owner).status_code == 200
-        assert httpx.post(f"{address}/v1/session", json={"link": token}).status_code == 401
+        assert httpx.get(f"{address}/v1/queue", headers=owner, timeout=60).status_code == 200
+        assert httpx.post(f"{address}/v1/session", json={"link": token}, timeout=60).status_code == 401
         process.terminate()
     secret = (two_agents.home / OWNER_TOKEN_PATH).read_text().strip()
     assert "service_listening" in printed.read_text()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from schemas.settings import Settings
+from tests.daemon import files_with
 from tests.npm import installed
 from tests.serving import running, search
 from tests.transcript_files import message_line
@@ -91,12 +91,7 @@ def test_the_real_qmd_forgets_a_deleted_note(tmp_path: Path, pytestconfig: pytes
     settings = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
 
     def traces() -> list[Path]:
-        with_traces = []
-        for path in settings.home.rglob("*"):
-            with suppress(OSError):  # the service removes files meanwhile
-                if b"qul" in (text := path.read_bytes()) or b"vorp" in text:
-                    with_traces.append(path)
-        return with_traces
+        return files_with(settings.home, lambda content: b"qul" in content or b"vorp" in content)
 
     write_index(settings).close()
     with running(settings) as client:

@@ -23,7 +23,7 @@ def test_a_greek_note_is_found_by_words_and_embedded_by_the_next_model(
         workers.note("memory/el.md", "Ο διακομιστής δοκιμών λέγεται Βασάλτης και ξεκινά κάθε πρωί στις έξι.")
         workers.note("memory/en.md", "The test server is called Basalt and starts at six.")
         wait_until(lambda: workers.settled() and workers.counts().chunks == 2 and not workers.counts().vectors_pending)
-        [usage] = workers.health.usage("main")
+        [usage] = wait_until(lambda: workers.health.usage("main"))
         assert (workers.counts().vectors_ready, usage.inputs) == (1, 1)
         with running(settings, workers.health) as client:
             answer = search(client, "πώς λέγεται ο διακομιστής")

@@ -376,7 +376,7 @@ def blocking() -> Iterator[type[Blocking]]:
 def test_a_backend_with_two_stuck_calls_gets_no_third_one_until_one_returns(
     tmp_path: Path, blocking: type[Blocking]
 ) -> None:
-    slots, agent = Slots(tmp_path), agent_of(tmp_path, limits={"timeout_ms": 100})
+    slots, agent = Slots(tmp_path), agent_of(tmp_path, limits={"timeout_ms": 1_000})
     slots.kind = blocking
     reasons = []
     for _ in range(4):

@@ -51,7 +51,7 @@ def test_each_phrasing_is_searched_once_with_the_filters_of_the_request():
 
 def test_all_agents_are_searched_for_each_phrasing_until_one_deadline():
     slow, ada = Scripted(None), Scripted(SearchAnswer(results=listed(("a", 0.5)), mode="hybrid"))
-    owner = OwnersMemory({"ada": ada, "slow": slow}, MemorySettings(limits=Limits(timeout_ms=1_000)))
+    owner = OwnersMemory({"ada": ada, "slow": slow}, MemorySettings(limits=Limits(timeout_ms=3_000)))
     answer = owner.search(SearchRequest(query="x", queries=("y", "z")))
     assert sorted(request.query for request in ada.requests) == ["x", "y", "z"]
     assert [(hit.agent, hit.path) for hit in answer.results] == [("ada", "a")]
