@@ -283,6 +283,15 @@ def test_a_connection_that_breaks_within_a_transaction_is_replaced(database: Dat
     assert count(database) == 0
 
 
+def test_connections_that_broke_while_they_were_idle_are_replaced(database: Database, fleet_urls: Urls) -> None:
+    assert count(database) == 0
+    with psycopg.connect(fleet_urls.superuser) as administrator:
+        administrator.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", [WRITER]
+        )
+    assert count(database) == 0
+
+
 def test_a_server_that_never_answers_is_away() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
