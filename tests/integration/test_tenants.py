@@ -16,6 +16,8 @@ from schemas.agents import Scope
 from schemas.errors import UserError
 from schemas.settings import Settings, has_agent
 from tests.postgres_server import Urls
+from tests.working import Workers
+from workers.runtime import Runtime
 
 
 class _Clock:
@@ -266,3 +268,16 @@ def test_acts_on_unknown_names_change_nothing(fleet: Administration, database: D
 def test_a_reader_may_not_administer_and_is_answered_with_the_remedy(fleet_urls: Urls, reading: Database):
     with pytest.raises(StoreUnreadable, match="GRANT it recalld_writer"):
         Administration(reading, actor="root").add_tenant("acme")
+
+
+def test_a_worker_knows_agents_by_their_rows(fleet: Administration, settings: Settings, fleet_urls: Urls):
+    of_fleet = {"home": settings.home, "provider": "none", "store": {"url": fleet_urls.writer}}
+    workers = Workers(Settings.model_validate(of_fleet))
+    runtime = Runtime(workers.settings, workers.queue, workers.health)
+    fleet.add_agent("acme", "anna")
+    with runtime.indexer("acme/anna") as indexer:
+        assert indexer.agent.id == "acme/anna"
+    with pytest.raises(KeyError), runtime.indexer("umbrella/anna"):
+        pass
+    runtime.close()
+    workers.client.close()
