@@ -61,6 +61,7 @@ _GROUPS = {
         "uninstall": "Remove what recalld made; notes and transcripts stay.",
     },
     "Fleet": {
+        "ingest": "Run only the door by which machines send documents.",
         "migrate": "Make or update the tables of a fleet's PostgreSQL.",
         "tenant": "Administer tenants: teams that share no memory.",
         "token": "Make, list and revoke access tokens.",
@@ -81,7 +82,7 @@ COMMANDS = {name: line for commands in _GROUPS.values() for name, line in comman
 #: Commands that are not in a module of their own name. A command is an attribute with its name in its module of
 #: `recalld.commands`, which is imported when the command is used.
 _MODULES = {
-    **dict.fromkeys(("up", "watch", "work", "serve", "mcp"), "processes"),
+    **dict.fromkeys(("up", "watch", "work", "serve", "ingest", "mcp"), "processes"),
     **dict.fromkeys(("rebuild", "backfill"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
     **dict.fromkeys(("open", "stop", "service", "logs", "where", "uninstall"), "home"),
@@ -95,8 +96,8 @@ _MODULES = {
 EXIT_CODES = """\
 Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 indexed by keyword only as no \
 vectors can be had, status is not ok, doctor found a problem; \
-130 interrupted (`up`, `watch`, `work`, `serve`: 0); 130 or 143 at once by a second signal; 141 the reader of the \
-output went away."""
+130 interrupted (`up`, `watch`, `work`, `serve`, `ingest`: 0); 130 or 143 at once by a second signal; 141 the \
+reader of the output went away."""
 
 
 class LazyGroup(CommandGroup):

@@ -18,9 +18,9 @@ from typing import TypeAlias
 from schemas.errors import Permanent
 
 if sys.version_info >= (3, 14):
-    from compression.zstd import ZstdDecompressor, ZstdError
+    from compression.zstd import ZstdDecompressor, ZstdError, compress
 else:
-    from backports.zstd import ZstdDecompressor, ZstdError
+    from backports.zstd import ZstdDecompressor, ZstdError, compress
 
 #: Largest number of bytes of a line's content. A longer line is skipped and only counted.
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -187,6 +187,11 @@ def unpacked(data: bytes, *, most: int) -> bytes | None:
     except (ZstdError, MemoryError):
         return None
     return content if decompressor.eof and len(content) <= most else None
+
+
+def packed(data: bytes) -> bytes:
+    """Return a Zstandard frame with these bytes."""
+    return compress(data)
 
 
 def lines_in(blocks: Iterator[bytes], *, start: int = 0, longest: int | None = None) -> Iterator[RawLine]:

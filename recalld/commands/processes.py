@@ -1,4 +1,4 @@
-"""Commands that run until they are stopped: `recalld up`, `watch`, `work`, `serve` and `mcp`."""
+"""Commands that run until they are stopped: `recalld up`, `watch`, `work`, `serve`, `ingest` and `mcp`."""
 
 from __future__ import annotations
 
@@ -131,6 +131,31 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
         )
 
 
+@click.command("ingest", epilog=examples("recalld ingest", "recalld ingest --port 8443"))
+@setting_option("--host", "ingest.host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
+@setting_option("--port", "ingest.port", type=int, metavar="N", help="Port to listen on; 0 picks a free one. [7377]")
+@supervised_option
+@pass_invocation
+def ingest(invocation: Invocation, *, supervised: bool) -> None:
+    """Run only the door of a fleet, until Ctrl-C: take the documents that machines send, and queue them.
+
+    Needs store.url and access tokens with the right ingest (`recalld token add`).
+    """
+    from producers.door import Door
+    from recalld.wiring import open_broker
+
+    with _process(invocation, "ingest", supervised=supervised) as process, open_broker(process.settings) as broker:
+
+        def pending(agent: str) -> int | None:
+            backlog = broker.health.pending(agent)
+            return backlog.documents if backlog is not None else None
+
+        with Door(process.settings, broker.queue, pending=pending) as door:
+            click.echo(f"takes content at {door.url}", err=True)
+            process.ready()
+            process.stop.wait()
+
+
 @click.command("mcp", epilog=examples("recalld mcp", "recalld mcp --agent main", "recalld mcp --all-agents"))
 @click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules. [the owner's private one]")
 @click.option("--all-agents", is_flag=True, help="Serve the memory of all agents; results name their agent.")
@@ -180,14 +205,14 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
     for agent in invocation.agents() if name == "watch" else ():
         check_workspace(agent)
     settings = invocation.settings
-    if name != "serve" and not supervised:
+    if name not in ("serve", "ingest") and not supervised:
         confirm_workspace(invocation)
         invocation.remember()
     pulses = Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
-    # The query service answers with and without a broker.
+    # The query service and the door answer with and without a broker.
     with (
         traced(settings, name),
         watchdog(pulses.problems),
-        running_broker(settings, supervised=supervised or name == "serve"),
+        running_broker(settings, supervised=supervised or name in ("serve", "ingest")),
     ):
         yield _Process(settings, stop, pulses, age, partial(announce_ready, supervised=supervised))

@@ -12,7 +12,7 @@ from schemas.settings.context import Context
 from schemas.settings.embedding import Cache, Credentials, FallbackName, Local, ProviderName, Remote
 from schemas.settings.search import Limits, Qmd, Query, Scope
 from schemas.settings.section import FLEET_AGENT_ID_PATTERN, AnyExtraPath, Globs, Section
-from schemas.settings.service import Auth, Broker, Hooks, Service, StoreSettings, Tracing, Up, Workers
+from schemas.settings.service import Auth, Broker, Hooks, Ingest, Service, StoreSettings, Tracing, Up, Workers
 from schemas.settings.sync import Chunking, Redaction, Source, Sync
 
 
@@ -121,6 +121,7 @@ class Settings(MemorySettings):
     auth: Auth = Auth()
     broker: Broker = Broker()
     service: Service = Service()
+    ingest: Ingest = Ingest()
     hooks: Hooks = Hooks()
     workers: Workers = Workers()
     up: Up = Up()

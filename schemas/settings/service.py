@@ -67,6 +67,16 @@ class Auth(Section):
     trust_loopback: bool = Field(False, description="With several agents, let every local process ask for any agent.")
 
 
+class Ingest(Section):
+    """The door of a fleet, by which machines send documents."""
+
+    host: str = Field("127.0.0.1", description="Address that `recalld ingest` listens on.")
+    port: int = Field(7377, ge=0, le=65535, description="Port that `recalld ingest` listens on; 0 picks a free one.")
+    behind_tls_proxy: bool = Field(
+        False, description="Listen beyond this machine: a proxy before it ends TLS, and nothing else reaches it."
+    )
+
+
 class Hooks(Section):
     """HTTP address for agents' hooks."""
 

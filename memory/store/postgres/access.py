@@ -67,13 +67,13 @@ class FleetAuthorizer(Authorizer):
             raise AccessDenied(403, f"this access token lacks the right {right}")
         return token
 
-    def agent(self, authorization: str | None, requested: str | None) -> str:
+    def agent(self, authorization: str | None, requested: str | None, *, right: str = "search") -> str:
         """Return the id of the agent whose memory this request may open, by default the token's first one.
 
         Raises:
             AccessDenied: no valid token, or it opens no agent of that name.
         """
-        token = self.token(authorization, "search")
+        token = self.token(authorization, right)
         if requested is None:
             names = self.directory.page(token.tenant, limit=1) if token.agents is None else token.agents
             requested = next(iter(names), "")
