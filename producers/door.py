@@ -226,7 +226,10 @@ class Door(ServerThread):
         name = (requested or "").removeprefix(f"{token.tenant}/")
         may_add = bool(name) and "admin" in token.rights and token.agents is None
         if may_add and not has_agent(self._directory, Scope(token.tenant, name).agent_id):
-            Administration(self._database, actor=token.name).add_agent(token.tenant, name)
+            try:
+                Administration(self._database, actor=token.name).add_agent(token.tenant, name)
+            except UserError as error:
+                raise HTTPException(422, str(error)) from None
         scope = Scope.of(self._authorizer.agent(authorization, requested, right="ingest"))
         self._bound(token, machine, time.monotonic() // TRUSTED_SECONDS)
         return scope
