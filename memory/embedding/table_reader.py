@@ -20,8 +20,8 @@ def table_reader(settings: Settings, tenant: str, path: Path, version: int) -> R
     """Return the function that reads a home's file of this version, or the tables of a fleet's tenant."""
     if settings.store.url is None:
         return file_reader(path, version)
+    from memory.embedding.postgres_tables import PostgresTables
     from memory.store.postgres.connection import Database
-    from memory.store.postgres.tables import PostgresTables
 
     tables = PostgresTables(Database.of(settings.store), tenant)
 

@@ -13,7 +13,7 @@ def durable_tables(settings: Settings, tenant: str, path: Path, kind: Kind) -> D
     """Return the tables in a home's file, which is made if it is missing, or those of a fleet's tenant."""
     if settings.store.url is None:
         return DurableSqlite(path, kind)
+    from memory.embedding.postgres_tables import PostgresTables
     from memory.store.postgres.connection import Database
-    from memory.store.postgres.tables import PostgresTables
 
     return PostgresTables(Database.of(settings.store), tenant)

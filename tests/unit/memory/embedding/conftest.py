@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import pytest
 
+from memory.embedding.postgres_tables import PostgresTables
 from memory.store.durable_sqlite import DurableSqlite, Kind
 from memory.store.durable_tables import DurableTables
 from memory.store.postgres.connection import Database
-from memory.store.postgres.tables import PostgresTables
 from tests.postgres_server import Urls
 
 #: Opens the same tables anew at each call, as another process would.

@@ -14,10 +14,10 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.cache import KIND, EmbeddingCache
 from memory.embedding.cache_reader import EmbeddingCacheReader
+from memory.embedding.postgres_tables import PostgresTables
 from memory.embedding.vectors import round_rows
 from memory.store.errors import StoreAway
 from memory.store.postgres.connection import Database
-from memory.store.postgres.tables import PostgresTables
 from memory.store.reader import Vector
 from schemas.settings import Settings
 from tests.postgres_server import PostgresServer, Urls

@@ -14,10 +14,10 @@ import pytest
 
 from memory.embedding.batch_jobs.batch_ledger import KIND, BatchLedger, Stage, batch_jobs_of, sent_in_jobs
 from memory.embedding.batch_jobs.ledger_reader import texts_in_jobs
+from memory.embedding.postgres_tables import PostgresTables
 from memory.embedding.providers.stub import StubProvider
 from memory.store.errors import StoreUnreadable
 from memory.store.postgres.connection import Database
-from memory.store.postgres.tables import PostgresTables
 from schemas.settings import Settings
 from tests.postgres_server import Urls
 from tests.storing import ledger_at
