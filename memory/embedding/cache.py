@@ -189,10 +189,11 @@ class EmbeddingCache:
         return deleted
 
     def maintain(self) -> bool:
-        """Keep to the bound (it may be a new one), and empty a log that grew, unless a reader holds it.
+        """Write held vectors, keep to the bound (it may be a new one), and empty a log that grew.
 
         Return True if there was anything to do.
         """
+        self.flush()
         evicted = self.evict() > 0
         return self._tables.tidy() or evicted
 
