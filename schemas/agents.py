@@ -11,7 +11,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: Tenant of an agent whose id names none.
 DEFAULT_TENANT = "default"
 
-#: Owner of an embedding cache that all tenants share. No tenant has this name.
+#: Owner of an embedding cache that all tenants share. No tenant, agent or token may have this name.
 SHARED_CACHE = "shared"
 
 

@@ -13,14 +13,11 @@ from psycopg.types.json import Jsonb
 
 from memory.store.postgres.access import AccessToken, new_token, token_hash
 from memory.store.postgres.connection import Connection, Database
-from schemas.agents import NAME
+from schemas.agents import NAME, SHARED_CACHE
 from schemas.errors import UserError
 
 #: Rows of one partition that a transaction of `remove_tenant` deletes at most.
 _BATCH_ROWS = 1_000
-
-#: Name that nothing may have: it stands for the embedding cache of all tenants.
-_RESERVED = "shared"
 
 #: Deleted first, in this order: without them no request and no commit adds rows while the others go.
 _GATES = ("access_tokens", "agents", "generations")
@@ -185,6 +182,6 @@ def bind_machine(database: Database, token: AccessToken, machine: str) -> bool:
 
 
 def _check_name(name: str) -> None:
-    if name == _RESERVED or not NAME.fullmatch(name):
+    if name == SHARED_CACHE or not NAME.fullmatch(name):
         problem = "it is reserved, or is not 1 to 64 letters, digits, dots, dashes and underscores"
         raise UserError(f"{name!r} cannot be a name here: {problem}", exit_code=2)
