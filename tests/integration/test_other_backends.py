@@ -51,13 +51,13 @@ def test_a_backend_that_blocks_holds_up_no_other_agent(served: Callable[..., Set
 
     def block(_: SearchRequest) -> SearchAnswer:
         begun.set()
-        released.wait(30)
+        released.wait(60)
         ended.set()
         return SearchAnswer(provider="other", results=(HIT,))
 
     with running(served(slow=block, quick=None)) as client, ThreadPoolExecutor() as threads:
         blocked = threads.submit(search, client, "gateway", agent="slow", corpus="all")
-        assert begun.wait(30)
+        assert begun.wait(60)
         assert search(client, "gateway", agent="quick")["results"][0]["snippet"].endswith("of quick.")
         assert client.post("/v1/get", json={"path": "memory/n.md", "agent": "slow"}).json()["status"] == "ok"
         assert not ended.is_set()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import threading
 import urllib.error
 import urllib.request
+from contextlib import suppress
 
 import pytest
 import redis
@@ -32,9 +34,12 @@ from workers.runtime import Timing
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port below those that the system chooses from, so that no connection has it a moment later."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def ask(port: int, path: str = "/readyz") -> tuple[int, dict[str, str]]:
@@ -80,7 +85,7 @@ def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets
 
     monkeypatch.setattr(actors, "index_turn", hanging)
     with Workers(settings.model_copy(update={"workers": workers_settings})) as workers:
-        assert ask(port) == (200, {"status": "ready"})
+        wait_until(lambda: ask(port) == (200, {"status": "ready"}))
         workers.note("memory/a.md", "a note\n")
         _, body = wait_until(lambda: found if (found := ask(port))[0] == 503 else None)
         assert body["error"]
@@ -95,7 +100,7 @@ def test_a_worker_whose_broker_stands_still_says_so_soon(settings: Settings, bro
     assert broker_server._process is not None
     pid = broker_server._process.pid
     with Workers(settings.model_copy(update={"workers": workers_settings})):
-        assert ask(port)[0] == 200
+        wait_until(lambda: ask(port)[0] == 200)
         os.kill(pid, signal.SIGSTOP)
         try:
             # `ask` waits for thirty seconds; the worker itself waits for its broker that long, and again.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from tests import npm
 from tests.chat_server import ChatServer
 from tests.daemon import REPOSITORY, Daemon
 from tests.embedding_server import EmbeddingServer
+from tests.integration.test_readiness import free_port
 from tests.transcript_files import message_line, transcript
 from tests.waiting import wait_until
 
@@ -63,9 +63,7 @@ class OpenClaw:
         for path in (workspace, self.state, folder / "user"):
             path.mkdir(parents=True)
         (workspace / "MEMORY.md").write_text("The lighthouse is painted orange.\n", "utf-8")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         auth = {"mode": "token", "token": self.token}
         self.environment = {
             "PATH": os.environ["PATH"],
@@ -259,11 +257,11 @@ def test_a_conversation_in_openclaws_database_is_found_within_moments(openclaw: 
         words = "The otter in the harbour is called Ilsa."
         openclaw.say(words)
         assert not openclaw.sessions.exists()
-        wait_until(lambda: daemon.search("otter harbour"), timeout=30)
+        wait_until(lambda: daemon.search("otter harbour"))
         [passage] = daemon.search("otter harbour")
         assert words in passage["snippet"]
         openclaw.say("灯塔是橙色的。")
-        wait_until(lambda: [hit["path"] for hit in daemon.search("橙色")] == [passage["path"]], timeout=30)
+        wait_until(lambda: [hit["path"] for hit in daemon.search("橙色")] == [passage["path"]])
 
 
 @pytest.mark.long
@@ -289,7 +287,7 @@ def test_a_home_that_followed_openclaw_to_its_database_lost_and_paid_nothing(
         assert (daemon.status()["index"]["sourceCounts"], server.inputs) == before
 
         openclaw.say("The otter in the harbour is called Ilsa.")
-        wait_until(lambda: daemon.search("otter harbour"), timeout=30)
+        wait_until(lambda: daemon.search("otter harbour"))
         main = sessions["agent:main:main"]["sessionId"]
         assert daemon.search("otter harbour")[0]["path"] == f"sessions/{main}.jsonl"
         assert not server.paid_twice
