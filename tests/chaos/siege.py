@@ -38,7 +38,7 @@ from workers.queue.pending import PendingSet
 #: What is a matter of tens of seconds in a product that dies once a month.
 IMPATIENCE = {
     "recalld.up.supervisor:LONGEST_PAUSE_SECONDS": 0.2,
-    "workers.run:SWEEP_SECONDS": 1.0,
+    "workers.maintenance:SWEEP_SECONDS": 1.0,
     "workers.queue.broker:HEARTBEAT_TIMEOUT_MS": 4_000,
     "producers.run:EPOCH_SECONDS": 1.0,
 }
