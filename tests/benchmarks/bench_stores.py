@@ -3,106 +3,80 @@
     python -m tests.benchmarks.bench_stores SET... [--set LINE]... [--home DIR]
 
 SET, `--set` and `--home` are those of `bench_questions`. Printed for each set: chunks, questions, and the number of
-answers that differ, by words, by vectors, and of the scores that the ranking asks for. Two answers are equal if they
-have the same chunks in the same order with scores within 1e-5. "order of ties": the two stores add up in another order,
-so that cosines which differ in the eighth digit only may change places. stderr has the questions.
+answers that differ: by words, by vectors, of a whole hybrid search, and of the scores that the ranking asks for. Two
+answers are equal if they have the same chunks in the same order with scores within 1e-5. "order of ties": the two
+stores add up in another order, so that cosines which differ in the eighth digit only may change places. stderr has the
+questions.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psycopg
 
-from memory.chunking.segmenting import index_text, index_title
-from memory.search.retrieval import MIN_CANDIDATES
-from memory.store.postgres.connection import Connection, Database
-from memory.store.postgres.search import PostgresSearch
-from memory.store.postgres.words import stream_of
+from memory.chunking.chunker import Chunk
+from memory.redaction import ASKING, redactor_for
+from memory.search.ranking.query import searched_query
+from memory.search.ranking.ranker import SearchParameters
+from memory.search.retrieval import MIN_CANDIDATES, QuerySide, retrieve
+from memory.store.postgres.connection import Database
+from memory.store.postgres.writer import PostgresStore, create_generation
 from memory.store.reader import ChunkFilter, Hit, Span, StoreReader, Vector
-from memory.store.rows import users_words
+from memory.store.writer import DocumentWrite
 from schemas.agents import Scope
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
-from tests.benchmarks.bench_questions import QuestionSet
+from tests.benchmarks.bench_questions import Memory, Question, QuestionSet
 from tests.benchmarks.frame import options
 from tests.postgres_server import PostgresServer
 
 #: Largest difference of equal scores, and of scores that float32 cannot tell apart for sure.
 TOLERANCE, ROUNDING = 1e-5, 2e-7
 
-FILTERS = (
-    None,
-    ChunkFilter(),
-    ChunkFilter((MEMORY_SOURCE,)),
-    ChunkFilter((SESSIONS_SOURCE,), Span(0.0, 1.686e9, "2000-01-01", "2023-06-06")),
-)
+#: Time of all searches: age counts.
+NOW = time.time()
 
-GENERATION = "copied"
-
-FILE_COLUMNS = "id, source, path, size, mtime_ns, inode, content_hash, revision, indexed_at, notes"
-CHUNK_COLUMNS = (
-    "id, file_id, ordinal, start_line, end_line, vector_state, said_at, text_hash, refusal, embedding, text, words, "
-    "users_words, sentence_users, sentence_signs"
-)
+FILTERS = (ChunkFilter(), ChunkFilter((MEMORY_SOURCE, SESSIONS_SOURCE), Span(0.0, 1.686e9, "2000-01-01", "2023-06-06")))
 
 
-class CopiedIndex(PostgresSearch):
-    """Searches of a copy."""
-
-    def __init__(self, database: Database, scope: Scope, dimensions: str | None) -> None:
-        self._database, self._scope, self._generation, self._width = database, scope, GENERATION, dimensions
-
-    def meta(self, name: str) -> str | None:
-        return self._width if name == "dimensions" else None
-
-    def _read(self) -> AbstractContextManager[Connection]:
-        return self._database.transaction(self._scope, read_only=True)
-
-
-def copy_index(reader: StoreReader, url: str, scope: Scope) -> int:
-    """Copy documents and chunks under their ids; return the number of chunks. Row security does not bind the user."""
-    prefix = (scope.tenant, scope.agent, GENERATION)
-    signs = {text_hash: sentences for page in reader.all_sentences() for text_hash, sentences in page.items()}
-    last = 0
-    with psycopg.connect(url) as connection, connection.cursor() as cursor:
-        chunks = []
-        with cursor.copy(f"COPY recalld.files (tenant, agent, generation, {FILE_COLUMNS}) FROM STDIN") as rows:
-            for number, file in enumerate(reader.files(), start=1):
-                stat, key = file.stat, file.key
-                facts = (stat.size, stat.mtime_ns, stat.inode, file.content_hash, file.revision, file.indexed_at)
-                rows.write_row((*prefix, number, key.source, key.path, *facts, "[]"))
-                chunks += [(number, key, chunk) for chunk in reader.chunks_of(key)]
-        ids = [chunk.id for _, _, chunk in chunks]
-        texts, times, vectors = reader.chunk_rows(ids), reader.times_of(ids), reader.vectors_of(ids)
-        with cursor.copy(f"COPY recalld.chunks (tenant, agent, generation, {CHUNK_COLUMNS}) FROM STDIN") as rows:
-            for file_number, key, chunk in chunks:
-                text, title = texts[chunk.id].text, index_title(key.source, key.path)
-                talk = users_words(text) if key.is_transcript else ""
-                sentences, vector = signs.get(chunk.text_hash), vectors.get(chunk.id)
-                words = stream_of(index_text(f"{title}\n{text}" if title else text))
-                bits = (
-                    (sentences.is_users.tobytes(), sentences.signs.tobytes()) if sentences is not None else (None,) * 2
-                )
-                embedding = str(vector.tolist()) if vector is not None else None
-                place = (chunk.id, file_number, chunk.ordinal, chunk.start_line, chunk.end_line)
-                facts = (str(chunk.vector_state), times.get(chunk.id), chunk.text_hash, chunk.refusal, embedding)
-                talk_words = stream_of(index_text(talk)) if talk else None
-                rows.write_row((*prefix, *place, *facts, text.replace("\0", "\ufffd"), words, talk_words, *bits))
-                last = max(last, chunk.id)
-        dimensions = reader.meta("dimensions")
-        cursor.execute(
-            "INSERT INTO recalld.generations (tenant, agent, generation, state, fingerprint, identity, dimensions, "
-            "transactions, last_chunk_id) VALUES (%s, %s, %s, 'current', '', '', %s, 1, %s)",
-            (*prefix, dimensions, last),
+def copy_index(reader: StoreReader, database: Database, scope: Scope) -> PostgresStore:
+    """Write the documents of a new index into PostgreSQL, where their chunks get the same ids."""
+    facts = {"fingerprint": reader.meta("fingerprint") or "", "description": reader.meta("identity") or "{}"}
+    copied = PostgresStore(database, scope, create_generation(database, scope, **facts))
+    writes: list[tuple[list[int], DocumentWrite]] = []
+    for file in reader.files():
+        chunks = reader.chunks_of(file.key)
+        ids = [chunk.id for chunk in chunks]
+        rows, times, vectors = reader.chunk_rows(ids), reader.times_of(ids), reader.vectors_of(ids)
+        added = tuple(
+            Chunk(at.ordinal, at.start_line, at.end_line, rows[at.id].text, at.text_hash, times.get(at.id))
+            for at in chunks
         )
-    return len(chunks)
+        write = DocumentWrite(
+            key=file.key,
+            expected=0,
+            stat=file.stat,
+            content_hash=file.content_hash,
+            added=added,
+            vectors={chunk.text_hash: vectors[chunk.id] for chunk in chunks if chunk.id in vectors},
+            notes=file.notes,
+            position=reader.transcript(file.key),
+        )
+        writes.append((ids, write))
+    writes = sorted((ids, write) for ids, write in writes if ids)
+    copied.write([write for _, write in writes])
+    for sentences in reader.all_sentences():
+        copied.add_sentences(sentences)
+    for ids, write in writes:
+        assert [chunk.id for chunk in copied.chunks_of(write.key)] == ids, "index the set anew in another --home"
+    return copied
 
 
 def difference(hits: list[Hit], copied_hits: list[Hit]) -> str:
@@ -136,14 +110,31 @@ def differences(reader: StoreReader, copied: StoreReader, query: str, vector: Ve
         "user_scores": lambda store: store.user_scores(query, candidates),
         "vector_scores": lambda store: {} if vector is None else store.vector_scores(vector, candidates),
         "vectors_of": lambda store: store.vectors_of(candidates),
-        "sentences": lambda store: {id_: of.signs for id_, of in store.sentence_signs(candidates).items()},
-        "voices": lambda store: {id_: of.is_users for id_, of in store.sentence_signs(candidates).items()},
+        "sentence_signs": lambda store: {
+            id_: np.column_stack([of.is_users, of.signs]) for id_, of in store.sentence_signs(candidates).items()
+        },
     }
     for call, read in scores.items():
         if not _is_close(read(reader), read(copied)):
             yield call
     if reader.term_counts(query) != copied.term_counts(query):
         yield "term_counts"
+
+
+def passages(reader: StoreReader, memory: Memory, question: Question, vector: Vector | None) -> list[Hit]:
+    """Return the chunks and scores of a search as a user asks it."""
+    agent, vectors = memory.manager.agent, memory.manager.embedder.vectors
+    parameters = SearchParameters(
+        query=searched_query(question.text, redactor_for(agent, "memory", "sessions", budget=ASKING)).text,
+        max_results=agent.query.max_results,
+        min_score=0.0,
+        sources=agent.sources,
+        hybrid=agent.query.hybrid,
+        withheld=lambda _, keys: [key for key in keys if question.hides(memory.path_of(key.source, key.path))],
+        now=NOW,
+    )
+    side = QuerySide(vectors.provider.identity, vectors.provider.model, vector) if vectors is not None else None
+    return [Hit(row.id, fused.score) for fused, row in retrieve(reader, parameters, side).hits]
 
 
 def _is_close(arrays: Mapping[int, Any], copied: Mapping[int, Any]) -> bool:
@@ -175,26 +166,32 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="recalld-bench-") as name, server(Path(name)) as postgres:
         for folder in arguments.sets:
-            urls = postgres.database()
-            database = Database(urls.reader)
             questions = QuestionSet(folder, home=arguments.home or Path(name), settings=arguments.settings)
-            differing: Counter[str] = Counter()
-            chunks = 0
-            with questions.memories() as memories:
-                for scope, memory in memories.items():
-                    agent = Scope("bench", memory.manager.agent.id)
-                    with memory.manager.reader.lease() as reader:
-                        assert reader is not None
-                        chunks += copy_index(reader, urls.superuser, agent)
-                        copied = CopiedIndex(database, agent, reader.meta("dimensions"))
-                        for question in questions.questions:
-                            if question.scope == scope:
-                                for call in differences(reader, copied, question.text, memory.vector(question.text)):
-                                    differing[call] += 1
-                                    print(f"{folder.name}: {call}: {question.text}", file=sys.stderr)
-            database.close()
-            found = ", ".join(f"{call} {count}" for call, count in differing.items()) or "no difference"
-            print(f"| {questions.name} | {chunks} | {len(questions.questions)} | {found} |", flush=True)
+            compare(questions, Database(postgres.database().writer))
+
+
+def compare(questions: QuestionSet, database: Database) -> None:
+    """Copy the memories of a set, ask all its questions, and print a row."""
+    differing: Counter[str] = Counter()
+    chunks = 0
+    with questions.memories() as memories:
+        for scope, memory in memories.items():
+            with memory.manager.reader.lease() as reader:
+                assert reader is not None
+                copied = copy_index(reader, database, Scope("bench", memory.manager.agent.id))
+                chunks += reader.counts().chunks
+                for question in (question for question in questions.questions if question.scope == scope):
+                    vector = memory.vector(question.text)
+                    kinds = [*differences(reader, copied, question.text, vector)]
+                    both = (passages(store, memory, question, vector) for store in (reader, copied))
+                    if kind := difference(*both):
+                        kinds.append(f"hybrid: {kind}")
+                    differing.update(kinds)
+                    for kind in kinds:
+                        print(f"{questions.name}: {kind}: {question.text}", file=sys.stderr)
+    database.close()
+    kinds = ", ".join(f"{call} {count}" for call, count in differing.items()) or "no difference"
+    print(f"| {questions.name} | {chunks} | {len(questions.questions)} | {kinds} |", flush=True)
 
 
 if __name__ == "__main__":

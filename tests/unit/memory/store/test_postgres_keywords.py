@@ -91,6 +91,8 @@ def test_deleted_chunks_count_no_longer() -> None:
     index = words_index(texts_by_id, parts=4)
     present = {number: text for number, text in texts_by_id.items() if number % 3 == 0 or number > 30}
     added = {50: "another gateway"}
+    index = index.renewed(np.array([*present]), [])
+    assert index.best([b"gatewai "], 60) == best(fts5(present), ['"gateway"'])
     index = index.renewed(
         np.array([*present, *added]), [(id_, stream_of(text).encode()) for id_, text in added.items()]
     )
@@ -113,7 +115,7 @@ def test_threads_share_a_tokenizer() -> None:
     assert set(streams) == {stream_of(text)}
 
 
-@pytest.mark.parametrize("query", ["", "?!", '"', "\N{PARTY POPPER}"])
+@pytest.mark.parametrize("query", ["", "?!", "\u0640", '"', "\N{PARTY POPPER}"])
 def test_a_query_without_a_word_matches_nothing(query: str) -> None:
     index = words_index({1: "gateway ?! \N{PARTY POPPER}"})
     assert index.best(patterns_of(query).values(), 5) == []
