@@ -69,7 +69,7 @@ DEFECTS = (
     Defect(
         name="an older reading that overwrites a newer one",
         file="memory/store/document_transaction.py",
-        right="        return self._revision(change.key) != change.expected\n",
+        right="        return (row.file.revision if row is not None else -self._deletions) != change.expected\n",
         wrong="        return False\n",
         caught_by=("tests/unit/memory/store", "-k", "conformance"),
     ),

@@ -17,8 +17,8 @@ from memory.store.rows import flaws_of
 from schemas.agents import Scope
 from schemas.status import IndexCounts
 
-#: Bytes of a chunk on the server's disk without its vector, indexes included: measured on notes and transcripts.
-BYTES_A_CHUNK = 4_500
+#: Bytes of a chunk of 200 words on the server's disk, without its vector and with its share of the indexes: measured.
+BYTES_A_CHUNK = 2_200
 
 _OF = f"FROM recalld.chunks WHERE {OF} AND"
 

@@ -12,7 +12,7 @@ from memory.store.options import StoreOptions
 from memory.store.postgres.connection import Database
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import Store
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, Urls
 from tests.postgres_store import postgres_store
 
 
@@ -49,9 +49,15 @@ IMPLEMENTATIONS: dict[str, Callable[[Path], Store]] = {
 
 
 @pytest.fixture(scope="session")
-def fleet_database(postgres_server: PostgresServer) -> Iterator[Database]:
+def shared_urls(postgres_server: PostgresServer) -> Urls:
     """One database for the tests of a process. Each store in it has an agent of its own."""
-    database = Database(postgres_server.database().writer)
+    return postgres_server.database()
+
+
+@pytest.fixture(scope="session")
+def fleet_database(shared_urls: Urls) -> Iterator[Database]:
+    """That database, for a worker."""
+    database = Database(shared_urls.writer)
     yield database
     database.close()
 
