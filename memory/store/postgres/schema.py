@@ -70,9 +70,11 @@ CREATE TABLE recalld.files (
     inode numeric(20) NOT NULL, ctime_ns bigint, content_hash {TEXT} NOT NULL, revision bigint NOT NULL,
     indexed_at {_DOUBLE} NOT NULL, notes text NOT NULL, touches integer NOT NULL DEFAULT 0,
     position_offset bigint, position_lines bigint, position_digest {TEXT}, position_state text,
+    name {TEXT} GENERATED ALWAYS AS ({FILE_NAME}) STORED,
     PRIMARY KEY (tenant, agent, generation, id), UNIQUE (tenant, agent, generation, source, path)
 ) PARTITION BY HASH (tenant, agent);
-CREATE INDEX files_by_name ON recalld.files (tenant, agent, generation, {FILE_NAME});
+-- A column, because under row security an index on an expression serves no search.
+CREATE INDEX files_by_name ON recalld.files (tenant, agent, generation, name);
 
 -- A chunk with a negative ordinal is stale: it was at -1 - ordinal. `words` are the tokens of the text in order, with
 -- spaces between and around them; `users_words` those of a transcript's user. The vector stays in the row, so that a
