@@ -13,7 +13,6 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from memory.store.postgres.connection import Connection
-from memory.store.postgres.schema import FILE_NAME
 from memory.store.reader import MOST_NAMED, Vector
 from memory.store.row_reader import PAGE, statements
 from memory.store.rows import FILE_COLUMNS
@@ -22,12 +21,17 @@ from memory.store.rows import FILE_COLUMNS
 OF = "tenant = :tenant AND agent = :agent AND generation = :generation"
 
 #: Condition on the documents in `:keys` (`memory.store.row_reader.names_of`).
-IS_NAMED = "(source, path) IN (SELECT value ->> 0, value ->> 1 FROM json_array_elements(:keys::json))"
+#: The arrays have PostgreSQL look them up in the index.
+_NAMES = "(SELECT {} FROM json_array_elements(:keys::json))"
+IS_NAMED = (
+    f"source = ANY (ARRAY{_NAMES.format('value ->> 0')}) AND path = ANY (ARRAY{_NAMES.format('value ->> 1')}) "
+    f"AND (source, path) IN {_NAMES.format('value ->> 0, value ->> 1')}"
+)
 
 _FOLDERS = """lower('/' || regexp_replace(path, '[^/]*$', '') COLLATE "C")"""
 _NAMED = f"""
 SELECT source, path FROM recalld.files
-WHERE {OF} AND right({_FOLDERS}, length(:folder)) = lower(:folder COLLATE "C") AND {FILE_NAME}
+WHERE {OF} AND right({_FOLDERS}, length(:folder)) = lower(:folder COLLATE "C") AND name
 """
 _NEWEST = f"ORDER BY id DESC LIMIT {MOST_NAMED}"
 _LOWER = 'lower(:name COLLATE "C")'

@@ -12,8 +12,9 @@ from memory.store.document_transaction import MOST_ADDED, MOST_CHANGED
 from memory.store.errors import StoreAway, StoreBusy, Superseded
 from memory.store.options import StoreOptions
 from memory.store.postgres.connection import Database
-from memory.store.postgres.transaction import WriteTransaction
-from memory.store.postgres.writer import PostgresStore, create_generation
+from memory.store.postgres.rows import STATEMENTS, run
+from memory.store.postgres.writer import PostgresStore, WriteTransaction, create_generation
+from memory.store.row_reader import names_of
 from memory.store.writer import DocumentDelete, WriteOutcome
 from schemas.agents import Scope
 from tests.postgres_server import Urls
@@ -158,3 +159,25 @@ def test_a_check_names_each_kind_of_damage(
     [found] = postgres.check()
     assert found.startswith(flaw)
     assert found.rows == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "bindings"),
+    [
+        ("files_named", {"keys": names_of([NOTE, OTHER])}),
+        ("named", {"folder": "/", "name": "a.md"}),
+        ("chunks_of", {"source": "memory", "path": "memory/a.md", "first": 0}),
+        ("begun_by", {"hash": "x", "source": "sessions"}),
+        ("chunk_rows", {"ids": [1, 2]}),
+        ("texts_holding", {"keys": names_of([NOTE]), "words": ["x"]}),
+    ],
+)
+def test_a_lookup_reads_an_index_under_row_security(
+    postgres: PostgresStore, fleet_database: Database, name: str, bindings: dict[str, object]
+) -> None:
+    scope = {"tenant": "acme", "agent": "anna", "generation": postgres.name}
+    with fleet_database.transaction("acme") as connection:
+        connection.execute("SET LOCAL enable_seqscan = off")
+        plan = str(run(connection, f"EXPLAIN {STATEMENTS[name]}", scope | bindings))
+    assert "Index Scan" in plan
+    assert "Seq Scan" not in plan
