@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import numpy as np
 import psycopg
 import pytest
 
@@ -14,12 +16,14 @@ from memory.store.options import StoreOptions
 from memory.store.postgres.connection import Database
 from memory.store.postgres.rows import STATEMENTS, run
 from memory.store.postgres.writer import PostgresStore, WriteTransaction, create_generation
+from memory.store.reader import SentenceSigns
 from memory.store.row_reader import names_of
-from memory.store.writer import DocumentDelete, WriteOutcome
+from memory.store.writer import DocumentDelete, Store, Unread, WriteOutcome
 from schemas.agents import Scope
+from schemas.documents import FileStat
 from tests.postgres_server import Urls
 from tests.postgres_store import postgres_store
-from tests.storing import TALK, chunk, document, key, piece, position, vector
+from tests.storing import TALK, chunk, document, key, piece, position, text_hash, vector
 
 NOTE, OTHER = key("memory/a.md"), key("memory/b.md")
 COMMITTED = WriteOutcome.COMMITTED
@@ -181,3 +185,30 @@ def test_a_lookup_reads_an_index_under_row_security(
         plan = str(run(connection, f"EXPLAIN {STATEMENTS[name]}", scope | bindings))
     assert "Index Scan" in plan
     assert "Seq Scan" not in plan
+
+
+def test_what_is_read_is_the_same_as_of_sqlite(postgres: PostgresStore, sqlite_store: Store) -> None:
+    dated = replace(document(OTHER, "two", "one"), stat=FileStat(1, 1_700_000_000_123_456_789, 7))
+    foreign = replace(document(TALK, "ру́сский"), vectors={text_hash("ру́сский"): Unread("Cyrillic")})
+    signs = SentenceSigns(np.ones((1, 2), dtype=np.uint8), np.ones(1, dtype=np.bool_))
+    answers = []
+    for store in (postgres, sqlite_store):
+        store.write([document(NOTE, "one", "two", "three", vectors=[vector(1), vector(2)]), dated, foreign])
+        store.add_sentences({text_hash("one"): signs})
+        changes = [store.changes(under="memory/b"), store.changes(since=1e9, until=1.8e9), store.changes(limit=1)]
+        counts = store.counts()
+        answers.append(
+            (
+                [[name for name, _ in change] for change in changes],
+                changes[0],
+                sorted((file.key.path, text) for file, text in store.beginnings([OTHER, NOTE, key("memory/c.md")])),
+                [sorted(sentences) for sentences in store.all_sentences()],
+                (store.lacking_sentences(9), store.lacking_sentences(0), store.sentence_counts()),
+                (store.unread_scripts(), store.unread_among([1, 6]), store.vectors_pending()),
+                (counts.files, counts.chunks, counts.vectors_ready, counts.vectors_pending),
+                (store.meta("transactions"), store.meta("dimensions"), store.lacks_users_words()),
+                [file.key for file in store.files()],
+            )
+        )
+    assert answers[0] == answers[1]
+    assert answers[0][1] == [(OTHER, pytest.approx(1_700_000_000.123457))]
