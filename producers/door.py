@@ -30,11 +30,10 @@ from memory.http.refusals import install
 from memory.http.server import Bounds, ServerThread
 from memory.redaction import redactor_for
 from memory.redaction.json_lines import redact_line
-from memory.store.postgres.access import AccessToken, FleetAuthorizer
 from memory.store.postgres.administration import Administration, bind_machine
 from memory.store.postgres.arrivals import ArrivingDocuments, EventReused, Extent, Misplaced, Part, running_digest
 from memory.store.postgres.connection import Database
-from memory.store.postgres.directory import TRUSTED_SECONDS, FleetDirectory
+from memory.store.postgres.directory import TRUSTED_SECONDS, AccessToken, FleetDirectory
 from memory.transcripts.lines import packed, unpacked
 from schemas.agents import Scope
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
@@ -104,7 +103,7 @@ class Door(ServerThread):
         self._settings, self._queue, self._pending = settings, queue, pending
         self._database = Database.of(settings.store)
         self._directory = FleetDirectory.of(settings)
-        self._authorizer = FleetAuthorizer((), {}, directory=self._directory)
+        self._authorizer = self._directory.authorizer()
         # A refusal raises, and is decided each time.
         self._bound = lru_cache(MOST_BOUND)(self._bind)
         self._places = asyncio.Semaphore(MOST_AT_A_TIME)

@@ -136,7 +136,7 @@ class FleetAgents(OrderedDict[str, ServedAgent]):
         """Return an agent with its present settings. Raises KeyError, and the errors of the store."""
         settings = self._fleet.agent(agent_id)
         served = self.get(agent_id)
-        if served is None or served.settings != settings:
+        if served is None or served.manager is None or served.settings != settings:
             served = self._serve(settings)
         with self._lock:
             # Running searches keep an agent that is dropped here; `OpenIndexes` closes its index.

@@ -37,7 +37,6 @@ from memory.service.agents import STORE_AWAY, FleetAgents, ServedAgents
 from memory.service.metrics import ServiceMetrics
 from memory.service.turns import turns
 from memory.status.condition_texts import TEXTS
-from memory.store.postgres.access import FleetAuthorizer
 from memory.telemetry import tracing
 from schemas.context import (
     ContextReport,
@@ -181,9 +180,7 @@ class _Service:
         self.metrics = ServiceMetrics(agents)
         self._injected = InjectedSessions()
         host, fleet = agents.settings.service.host, agents.fleet
-        self.authorizer = (
-            FleetAuthorizer((), {}, directory=fleet) if fleet else Authorizer.of(agents.settings, host=host)
-        )
+        self.authorizer = fleet.authorizer() if fleet is not None else Authorizer.of(agents.settings, host=host)
 
     async def decided(self, decide: Callable[..., T], *arguments: Any, away: str | None = None, **options: Any) -> T:
         """Return an authorizer's decision. A fleet's waits for its store, on a thread, which opens the agents as well.
@@ -200,8 +197,9 @@ class _Service:
                 fleet.open(agent)
             return agents
 
+        seconds = min(DECISION_SECONDS, self.agents.settings.limits.timeout_ms / 1000)
         try:
-            return await asyncio.wait_for(asyncio.to_thread(decision), DECISION_SECONDS)
+            return await asyncio.wait_for(asyncio.to_thread(decision), seconds)
         except (Transient, TimeoutError) as error:
             if away is None:
                 raise Transient("the store does not answer") from error

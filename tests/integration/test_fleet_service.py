@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.store.postgres.access import VIEW_AGENTS
 from memory.store.postgres.administration import Administration
 from memory.store.postgres.connection import Database
+from memory.store.postgres.directory import VIEW_AGENTS
 from schemas.settings import Settings
 from tests.postgres_server import PostgresServer, Urls
 from tests.serving import running

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from memory.store.postgres.access import token_hash
 from memory.store.postgres.connection import Database
+from memory.store.postgres.directory import token_hash
 from tests.batch_server import BatchServer
 from tests.commanding import CommandLine, command_line
 from tests.postgres_server import Urls

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from memory.store.errors import StoreUnreadable
-from memory.store.postgres.access import AccessToken, token_hash
 from memory.store.postgres.administration import Administration, bind_machine
 from memory.store.postgres.connection import Database
-from memory.store.postgres.directory import TRUSTED_SECONDS, FleetDirectory
+from memory.store.postgres.directory import TRUSTED_SECONDS, AccessToken, FleetDirectory, token_hash
 from schemas.agents import Scope
 from schemas.errors import UserError
 from schemas.settings import Settings, has_agent

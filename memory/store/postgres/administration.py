@@ -11,8 +11,8 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from memory.store.postgres.access import AccessToken, new_token, token_hash
 from memory.store.postgres.connection import Connection, Database
+from memory.store.postgres.directory import AccessToken, new_token, token_hash
 from schemas.agents import NAME, SHARED_CACHE
 from schemas.errors import UserError
 

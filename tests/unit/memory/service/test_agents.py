@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
-from memory.service.agents import ServedAgents
+from memory.search.manager import get_search_manager
+from memory.service.agents import MOST_SERVED, STORE_AWAY, FleetAgents, ServedAgent, ServedAgents
 from schemas.conditions import ConditionCode
-from schemas.settings import Settings
+from schemas.settings import AgentSettings, Settings
 from tests.quiet_health import QuietHealth
 from tests.waiting import wait_until
 from tests.written_index import with_agent, with_agents, write_index
@@ -117,3 +119,34 @@ def test_a_backend_that_fails_makes_its_agent_not_ok(settings: Settings) -> None
     assert not status.ok
     troubles = {trouble.code: trouble.params.get("reason") for trouble in status.agents[0].troubles}
     assert troubles[ConditionCode.BACKEND_FAILS] == "qmd.command is 3"
+
+
+def test_agents_of_a_fleet_are_opened_when_asked_for_and_with_their_present_settings(settings: Settings):
+    main = settings.agents[0]
+    rows = {name: main.model_copy(update={"id": name}) for name in ("acme/anna", "acme/bob")}
+    opened: list[str] = []
+    broken = {"acme/bob"}
+
+    def serve(agent: AgentSettings) -> ServedAgent:
+        opened.append(agent.id)
+        view = settings.model_copy(update={"agents": (agent,)})
+        return ServedAgent(agent, None if agent.id in broken else get_search_manager(view, agent.id)[0], None)
+
+    away = ServedAgent(main, None, "away")
+    agents = FleetAgents(SimpleNamespace(agent=rows.__getitem__), serve, away)
+    assert opened == []
+    assert agents.open("acme/anna") is agents["acme/anna"] is agents.open("acme/anna")
+    assert (opened, agents[STORE_AWAY]) == (["acme/anna"], away)
+    rows["acme/anna"] = rows["acme/anna"].model_copy(update={"citations": "off"})
+    assert agents.open("acme/anna").settings.citations == "off"
+    with pytest.raises(KeyError):
+        agents.open("acme/carl")
+    # The store went away in the middle of opening it.
+    assert agents.open("acme/bob").manager is None
+    broken.clear()
+    assert agents.open("acme/bob").manager is not None
+    for number in range(MOST_SERVED):
+        rows[f"acme/{number}"] = main.model_copy(update={"enabled": False, "id": f"acme/{number}"})
+        agents.open(f"acme/{number}")
+    assert len(agents) == MOST_SERVED
+    assert "acme/anna" not in agents

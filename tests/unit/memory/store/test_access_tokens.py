@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from memory.http.authorization import AccessDenied
-from memory.store.postgres.access import VIEW_AGENTS, AccessToken, FleetAuthorizer, new_token, token_hash
+from memory.store.postgres.directory import VIEW_AGENTS, AccessToken, FleetAuthorizer, new_token, token_hash
 from schemas.agents import Scope
 
 SECRET = new_token()
@@ -106,6 +106,7 @@ def test_a_token_has_only_the_rights_that_it_was_given():
     sender = gate(replace(TOKEN, rights=("ingest",)))
     assert denied(sender, "anna")[0] == 403
     assert sender.token(f"Bearer {SECRET}", "ingest").name == "bot"
+    assert sender.agent(f"Bearer {SECRET}", "anna", right="ingest") == "acme/anna"
 
 
 def test_a_view_shows_the_tokens_agents_page_by_page():
