@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
-import secrets
 import shutil
 import threading
 import time
@@ -15,7 +13,7 @@ from pathlib import Path
 from memory.http.whole_files import move_folder_aside, sync_folder, write_whole
 from memory.index.file_generations import FileGenerations
 from memory.index.fingerprint import Fingerprint
-from memory.index.generation_writer import KEPT_CORRUPT_FILES, GenerationWriter, IndexOwner
+from memory.index.generation_writer import KEPT_CORRUPT_FILES, GenerationWriter, IndexOwner, new_name
 from memory.index.generations import CURRENT, NEXT
 from memory.store.durable_sqlite import locked, parts, set_aside
 from memory.store.errors import NoRoom, StoreCorrupt, StoreFull, StoreUnreadable
@@ -50,11 +48,9 @@ class HomeOwner(IndexOwner):
         with self._lock, suppress(OSError):
             if self._held is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                stack = ExitStack()
-                if stack.enter_context(locked(self._path, wait=False)):
-                    self._held = stack
-                else:
-                    stack.close()
+                with ExitStack() as stack:
+                    if stack.enter_context(locked(self._path, wait=False)):
+                        self._held = stack.pop_all()
             return self._held is not None
         return False
 
@@ -144,12 +140,6 @@ class FileGenerationWriter(FileGenerations, GenerationWriter):
         else:
             write_whole(path, f"{name}\n".encode())
 
-    def _flip(self, target: str) -> None:
-        # The replaced generation and the damaged ones disappear from the folder at once.
-        self._point(CURRENT, target)
-        self._point(NEXT, None)
-        self._sweep(0.0, 0)
-
     def _existing(self) -> tuple[str | None, str | None]:
         # NEXT first: a flip in between is seen as two equal names, not as an old CURRENT without NEXT.
         names = [self.pointer(pointer) for pointer in (NEXT, CURRENT)]
@@ -173,8 +163,7 @@ class FileGenerationWriter(FileGenerations, GenerationWriter):
         return max(ranked)[2] if ranked else None
 
     def _create(self, fingerprint: Fingerprint, takeover: str | None) -> str:
-        when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        name = f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint.digest)[:8] or '0'}-{secrets.token_hex(2)}.sqlite"
+        name = f"{new_name(fingerprint)}.sqlite"
         create_generation(
             self.folder / name,
             self._options,

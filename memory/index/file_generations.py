@@ -14,12 +14,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from calendar import timegm
 from contextlib import closing, suppress
 from pathlib import Path
 
 from memory.index.fingerprint import embedding_of
-from memory.index.generations import CURRENT, NEXT, GenerationFacts, Generations, Looks
+from memory.index.generations import CURRENT, NEXT, GenerationFacts, Generations
 from memory.store.errors import StoreCorrupt, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
@@ -81,7 +80,7 @@ class FileGenerations(Generations):
         stat = _stat(self.folder / pointer)
         return (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) if stat is not None else None
 
-    def looks(self) -> Looks:
+    def looks(self) -> object:
         # Costs a few `stat`s.
         token = self.token()
         if self._named[0] != token or token is None:
@@ -90,23 +89,14 @@ class FileGenerations(Generations):
         # The log changes with every commit, the database when the log is copied back.
         stats = [_stat(self.folder / f"{name}{end}") for end in ("", "-wal")] if name is not None else []
         newest = max((stat.st_mtime for stat in stats if stat is not None), default=0.0)
-        return Looks(
-            pointer=token,
-            state=tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat is not None else None for stat in stats),
-            settled=abs(time.time() - newest) > _SETTLED_SECONDS,
-        )
+        states = tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat is not None else None for stat in stats)
+        return (token, states) if abs(time.time() - newest) > _SETTLED_SECONDS else None
 
     def used_at(self) -> float:
         try:
             return max(path.stat().st_mtime for path in self.folder.iterdir())
         except (OSError, ValueError):
             return 0.0
-
-    def begun_at(self, name: str) -> float | None:
-        try:
-            return float(timegm(time.strptime(name[:15], "%Y%m%dT%H%M%S")))
-        except ValueError:
-            return None
 
     def leftovers(self) -> tuple[list[str], list[str]]:
         try:

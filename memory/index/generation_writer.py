@@ -7,7 +7,10 @@ sweeps, and it decides about the fallback provider. Other workers write to the g
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, suppress
@@ -24,12 +27,22 @@ from schemas.settings import Settings
 KEPT_CORRUPT_FILES = 2
 
 
+def new_name(fingerprint: Fingerprint) -> str:
+    """Return a name for a new generation, which no other one ever has."""
+    when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    return f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint.digest)[:8] or '0'}-{secrets.token_hex(2)}"
+
+
 class IndexOwner(ABC):
     """Right to begin, flip and sweep generations, which one process has."""
 
     @staticmethod
     def of(settings: Settings) -> IndexOwner:
         """Return this process's claim to the indexes of a home or of a fleet."""
+        if settings.store.url is not None:
+            from memory.index.postgres_generation_writer import OwnerLease
+
+            return OwnerLease(settings.store)
         from memory.index.file_generation_writer import HomeOwner
 
         return HomeOwner(settings.home)
@@ -64,6 +77,10 @@ class GenerationWriter(Generations):
     @staticmethod
     def at(settings: Settings, agent_id: str, *, owner: IndexOwner | None = None) -> GenerationWriter:
         """Return the generations of an agent. Without an `owner`, no other process works."""
+        if settings.store.url is not None:
+            from memory.index.postgres_generation_writer import PostgresGenerationWriter
+
+            return PostgresGenerationWriter(settings.store, agent_id, owner=owner)
         from memory.index.file_generation_writer import FileGenerationWriter
 
         options = StoreOptions.of(settings.store)
@@ -83,7 +100,7 @@ class GenerationWriter(Generations):
         Raises:
             NotOwner: another process owns the indexes.
         """
-        if self._owner is not None and not self._owner.owns():
+        if not self._owns():
             raise NotOwner(
                 f"another process owns the indexes, and process {os.getpid()} waits for it; if it waits "
                 "for long, their settings differ: start both again with the same ones"
@@ -131,6 +148,9 @@ class GenerationWriter(Generations):
         """
         names = dict.fromkeys(reversed(self._existing()))
         return list(self._readable([name for name in names if name is not None]))
+
+    def _owns(self) -> bool:
+        return self._owner is None or self._owner.owns()
 
     def _names_to_write(self, fingerprint: Fingerprint) -> list[str] | None:
         """Return the names of the generations to write; None if they have to be made first."""
@@ -209,15 +229,17 @@ class GenerationWriter(Generations):
             if target == current:
                 self._point(NEXT, None)
                 return False
-            self._flip(target)
-            return True
+            self._point(CURRENT, target)
+            self._point(NEXT, None)
+        self.sweep(older_than_seconds=0.0, kept_corrupt=0)
+        return True
 
-    @abstractmethod
-    def set_aside_damaged(self, *, suspect: str | None = None) -> list[str]:
+    def set_aside_damaged(self, *, suspect: str | None = None) -> list[str]:  # noqa: ARG002 - of files
         """Set aside the suspect and every damaged generation that a pointer names; return their new names.
 
-        `suspect` is `StoreCorrupt.generation`.
+        `suspect` is `StoreCorrupt.generation`. A database server repairs its own pages.
         """
+        return []
 
     @abstractmethod
     def sweep(self, *, older_than_seconds: float, kept_corrupt: int | None = KEPT_CORRUPT_FILES) -> None:
@@ -228,7 +250,7 @@ class GenerationWriter(Generations):
         """
 
     @abstractmethod
-    def _locked(self) -> AbstractContextManager[None]:
+    def _locked(self) -> AbstractContextManager[object]:
         """Exclude other processes and threads from changes of the pointers."""
 
     @abstractmethod
@@ -244,10 +266,6 @@ class GenerationWriter(Generations):
         """Replace or remove a pointer. The caller holds the lock."""
 
     @abstractmethod
-    def _flip(self, target: str) -> None:
-        """Make NEXT, whose name is `target`, the answering generation. The caller holds the lock."""
-
-    @abstractmethod
     def _create(self, fingerprint: Fingerprint, takeover: str | None) -> str:
         """Make an empty generation; return its name. The caller holds the lock."""
 
@@ -260,11 +278,7 @@ class GenerationWriter(Generations):
         return None
 
     def _require_room(self, current: str) -> None:
-        """Check that a new generation fits beside this one. The caller holds the lock.
-
-        Raises:
-            NoRoom: it does not.
-        """
+        """Check that a new generation fits beside this one; raise NoRoom if it does not."""
 
     def _takeover_of(self, fingerprint: Fingerprint) -> str | None:
         """Return the record of a takeover in the present generations of the same provider, None without one."""

@@ -6,12 +6,15 @@ Two pointers name generations:
     NEXT     the generation under construction, if any
 
 A generation never changes its name, and names are never reused. Outside of this folder a name is opaque. In SQLite a
-generation is a file (`memory.index.file_generations`). `memory.index.generation_writer` is the other half.
+generation is a file (`memory.index.file_generations`), in PostgreSQL a row with those of its documents
+(`memory.index.postgres_generations`). `memory.index.generation_writer` is the other half.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
+from calendar import timegm
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,15 +35,6 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """State of the answering generation. Equal `settled` states mean that nothing was committed in between."""
-
-    pointer: object
-    state: object
-    settled: bool
-
-
-@dataclass(frozen=True, slots=True)
 class GenerationFacts:
     """Facts of a generation that never change: the identity of its vectors, and the record of a takeover."""
 
@@ -54,6 +48,10 @@ class Generations(ABC):
     @staticmethod
     def of(settings: Settings, agent_id: str, *, shelf: VectorShelf | None = None) -> Generations:
         """Return the generations of an agent. `shelf` is where readers may hold vectors in memory."""
+        if settings.store.url is not None:
+            from memory.index.postgres_generations import PostgresGenerations
+
+            return PostgresGenerations(settings.store, agent_id)
         from memory.index.file_generations import FileGenerations
 
         return FileGenerations(settings.indexes_path / agent_id, StoreOptions.of(settings.store), shelf=shelf)
@@ -89,8 +87,10 @@ class Generations(ABC):
         return self.token(CURRENT), self.token(NEXT)
 
     @abstractmethod
-    def looks(self) -> Looks:
-        """Return the state of the answering generation without opening it. Cheap.
+    def looks(self) -> object:
+        """Return a value that differs after any commit to the answering generation. Cheap: nothing is opened.
+
+        None means that a commit may not show yet.
 
         Raises:
             StoreUnreadable, StoreAway: it cannot be read.
@@ -100,9 +100,13 @@ class Generations(ABC):
     def used_at(self) -> float:
         """Return the Unix time of the last change of the index, 0.0 without one."""
 
-    @abstractmethod
-    def begun_at(self, name: str) -> float | None:
+    @staticmethod
+    def begun_at(name: str) -> float | None:
         """Return the Unix time at which a generation was begun, None if it is unknown."""
+        try:
+            return float(timegm(time.strptime(name[:15], "%Y%m%dT%H%M%S")))
+        except ValueError:
+            return None
 
     @abstractmethod
     def leftovers(self) -> tuple[list[str], list[str]]:

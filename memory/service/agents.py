@@ -17,7 +17,7 @@ from memory.backends.backend import BUILTIN
 from memory.backends.backend_fallback import BackendSlots, FallbackMemory
 from memory.backends.registry import with_backend
 from memory.embedding.coordination import Coordinate, alone
-from memory.index.generations import Generations, Looks
+from memory.index.generations import Generations
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
 from memory.search.owners_memory import OwnersMemory, enabled_agents
 from memory.search.resources import SearchResources
@@ -82,18 +82,18 @@ class ServedAgent:
         self.builtin: SearchableMemory = manager or UnavailableMemory(settings, reason or "there is no such memory")
         self.probe = Probe(looked=False)
         self.probed_at = 0.0
-        self._looks: Looks | None = None
+        self._looks: object = None
         self._status: tuple[float, AgentStatus] | None = None
 
     def look(self, *, until: float) -> bool:
         """Probe the index if it may have changed since the last probe. Return False if the time is up before that."""
         if self.manager is None:
             return True
-        looks: Looks | None = None
+        looks: object = None
         try:
             # Before the probe: a commit meanwhile is in its result, or makes the next probe read again.
             looks = self.manager.generations.looks()
-            if looks.settled and looks == self._looks:
+            if looks is not None and looks == self._looks:
                 return True
             if time.monotonic() > until:
                 return False

@@ -332,7 +332,7 @@ def import_(invocation: Invocation, *, file: Path) -> None:
     Copy the notes into the workspace first: a note that is not there counts as deleted, and is left out. Conversations
     need no files. Documents that the memory has stay as they are.
     """
-    from memory.index.exports import import_file
+    from recalld.runs.imports import import_file
     from recalld.settings.load import check_workspace
     from recalld.wiring import AgentIndex
 

@@ -22,7 +22,8 @@ def tokens_of(text: str) -> list[str]:
     if not hasattr(_local, "tokenize"):
         # Each thread has its own: a tokenizer has a buffer. SQL doubles the quotation marks.
         name, *arguments = shlex.split(FTS5_TOKENIZER.replace("''", "'"))
-        _local.tokenize = apsw.Connection(":memory:").fts5_tokenizer(name, arguments)
+        connection = apsw.Connection(":memory:", flags=apsw.SQLITE_OPEN_READONLY)
+        _local.tokenize = connection.fts5_tokenizer(name, arguments)
     flags = apsw.FTS5_TOKENIZE_DOCUMENT
     tokens = _local.tokenize(text.encode(), flags, None, include_offsets=False, include_colocated=False)
     return cast("list[str]", tokens)

@@ -1,4 +1,4 @@
-"""Choice of the answering index file, and its replacement by another one."""
+"""Choice of the answering generation, and its replacement by another one, in every store."""
 
 from __future__ import annotations
 
@@ -10,36 +10,45 @@ from pathlib import Path
 
 import pytest
 
-from memory.index.file_generation_writer import KEPT_CORRUPT_SECONDS, FileGenerationWriter
-from memory.index.file_generations import FileGenerations
+from memory.index.file_generation_writer import KEPT_CORRUPT_SECONDS
 from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
-from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from schemas.errors import RecalldError
+from schemas.settings import Settings
+from tests.postgres_server import Urls
 from tests.storing import document, key, vector
+from tests.waiting import wait_until
 
 NOTE = key("memory/note.md")
-OPTIONS = StoreOptions()
+
+
+@pytest.fixture(params=["SQLite", "PostgreSQL"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path, fleet_urls: Urls) -> Settings:
+    """Settings of a home, then of a fleet."""
+    return Settings(home=tmp_path, store={"url": fleet_urls.writer if request.param == "PostgreSQL" else None})
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "indexes" / "main"
+def folder(settings: Settings) -> Path:
+    return settings.indexes_path / "main"
 
 
 @pytest.fixture
-def writer(folder: Path) -> Iterator[GenerationWriter]:
-    made = FileGenerationWriter(folder, OPTIONS)
+def writer(settings: Settings) -> Iterator[GenerationWriter]:
+    made = GenerationWriter.at(settings, "main")
     yield made
     made.close()
 
 
 @pytest.fixture
-def generations(folder: Path) -> Generations:
-    return FileGenerations(folder, OPTIONS)
+def generations(settings: Settings) -> Generations:
+    """Another process's view, without the memory of a reader."""
+    return GenerationWriter.at(settings, "main")
 
+
+of_files = pytest.mark.parametrize("settings", ["SQLite"], indirect=True)
 
 FIRST = '{"n":1}'
 
@@ -83,11 +92,12 @@ def test_another_fingerprint_is_built_aside_while_the_old_one_answers(
     assert (writer.open_writer(Fingerprint("f1", FIRST)), writer.next()) == ([old], None), "the settings went back"
 
 
-def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
-    writer: GenerationWriter, generations: Generations, folder: Path
+def test_a_flip_changes_the_token_and_takes_nothing_from_those_who_read_it(
+    settings: Settings, writer: GenerationWriter, generations: Generations
 ) -> None:
     [old] = writer.open_writer(Fingerprint("f1", FIRST))
     old.write([document(NOTE, "gateway")])
+    searched = Generations.of(settings, "main")
     reader = generations.open_reader()
     assert reader is not None
     token = generations.token()
@@ -101,8 +111,8 @@ def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
 
     assert generations.token() != token
     assert generations.next() is None
+    wait_until(lambda: searched.token() != token)
     assert len(reader.search_text("gateway", 5)) == 1  # the reader from before still has its own
-    assert files_in(folder) == {generations.current()}, "the replaced one is gone at once"
     reader.close()
 
     fresh = generations.open_reader()
@@ -112,6 +122,7 @@ def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
     assert writer.open_writer(Fingerprint("f2", "{}")) == [target]
 
 
+@of_files
 def test_an_index_file_that_was_deleted_is_made_anew(
     writer: GenerationWriter, generations: Generations, folder: Path
 ) -> None:
@@ -125,6 +136,7 @@ def test_an_index_file_that_was_deleted_is_made_anew(
     assert fingerprint_of(generations.open_reader()) == "f1"
 
 
+@of_files
 def test_a_sweep_spares_a_new_unnamed_generation_and_two_newly_damaged_files(
     writer: GenerationWriter, folder: Path
 ) -> None:
@@ -142,13 +154,38 @@ def test_a_sweep_spares_a_new_unnamed_generation_and_two_newly_damaged_files(
     assert "unnamed.sqlite" not in files_in(folder)
 
 
-def test_workers_open_an_index_while_its_owner_replaces_it(writer: GenerationWriter, folder: Path) -> None:
+@of_files
+def test_a_flip_removes_the_replaced_file_at_once(writer: GenerationWriter, folder: Path) -> None:
+    writer.open_writer(Fingerprint("f1", FIRST))
+    writer.open_writer(Fingerprint("f2", FIRST))
+    assert writer.complete("f2")
+    assert files_in(folder) == {writer.current()}
+
+
+def test_workers_that_begin_at_once_share_one_first_generation(settings: Settings) -> None:
+    barrier, names = threading.Barrier(4), []
+
+    def begin() -> None:
+        with closing(GenerationWriter.at(settings, "main")) as writer:
+            barrier.wait()
+            names.append(writer.open_writer(Fingerprint("f1", FIRST))[0].name)
+
+    workers = [threading.Thread(target=begin) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(names) == 4
+    assert len(set(names)) == 1
+
+
+def test_workers_open_an_index_while_its_owner_replaces_it(settings: Settings, writer: GenerationWriter) -> None:
     writer.open_writer(Fingerprint("f1", FIRST))
     stop, errors = threading.Event(), []
 
     def open_again_and_again() -> None:
         while not stop.is_set():
-            with closing(FileGenerationWriter(folder, OPTIONS)) as other:
+            with closing(GenerationWriter.at(settings, "main")) as other:
                 try:
                     other.open_writer(Fingerprint("f1", FIRST))
                 except RecalldError as error:
@@ -166,6 +203,7 @@ def test_workers_open_an_index_while_its_owner_replaces_it(writer: GenerationWri
     assert errors == []
 
 
+@of_files
 @pytest.mark.parametrize("content", ["", "../../etc/passwd", ".hidden", "\n"])
 def test_a_pointer_never_leads_out_of_its_folder(generations: Generations, folder: Path, content: str) -> None:
     folder.mkdir(parents=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from memory.documents.agent_files import AgentFiles
-from memory.index.exports import import_documents
 from memory.store.reader import SentenceSigns, VectorState
+from recalld.runs.imports import import_documents
 from schemas.documents import DocumentKey
 from tests.indexing import World
 from tests.storing import TemporaryStore, chunk, document, key, vector
