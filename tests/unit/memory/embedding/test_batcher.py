@@ -207,7 +207,7 @@ def test_the_cache_holds_a_vector_before_a_caller_sees_it(make: Make, tmp_path: 
 )
 def test_one_bad_input_is_refused_and_its_neighbours_are_not(make: Make, error: RecalldError, reason: str) -> None:
     provider = Provider(concurrency=1, rule=refusing(" 17", error))
-    results = done(make(provider, patience_seconds=0.01).submit(texts("bad", 100), lane=Lane.BACKFILL))
+    results = done(make(provider, patience_seconds=0.0).submit(texts("bad", 100), lane=Lane.BACKFILL))
     refused = {key: result.reason for key, result in results.items() if isinstance(result, Refusal)}
     assert list(refused) == [text_hash("bad 17")]
     assert reason in refused[text_hash("bad 17")]
