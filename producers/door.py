@@ -169,13 +169,13 @@ class Door(ServerThread):
                 )
             if running_digest(before, content) != digest:
                 raise HTTPException(422, "the digest is not that of the content; send the part again")
-            kept = _redacted(content, source, self._directory.agent(scope.agent_id))
+            redacted = _redacted(content, source, self._directory.agent(scope.agent_id))
             part = Part(
                 after=Extent(offset, before),
                 length=len(content),
                 digest=digest,
-                content=frame if kept == content else packed(kept),
-                stored=len(kept),
+                content=frame if redacted == content else packed(redacted),
+                stored=len(redacted),
                 is_last=last,
                 format=format,
             )
@@ -212,7 +212,7 @@ class Door(ServerThread):
         return JSONResponse({"status": "ready"})
 
     async def _in_turn(self, work: Callable[[], T]) -> T:
-        """Run what waits for the store on a thread, or send the client away for a moment when too many wait."""
+        """Run a request's work with the store on a thread; refuse it for a moment when too many others wait."""
         if self._places.locked():
             raise _again("too many machines send at once")
         async with self._places:

@@ -85,8 +85,8 @@ class ArrivedNotes(_Arrived, Notes):
         return []
 
     def personal(self) -> dict[DocumentKey, FileStat]:
-        everything = self._documents.all().items()
-        return {key: stat for key, stat in everything if key.path.startswith(f"{USERS_FOLDER}/") and self.owns(key)}
+        documents = self._documents.all().items()
+        return {key: stat for key, stat in documents if key.path.startswith(f"{USERS_FOLDER}/") and self.owns(key)}
 
     def key_of(self, path: str) -> tuple[DocumentKey, str | None] | None:
         folder = f"{self._workspace}/"

@@ -128,7 +128,7 @@ def test_an_event_is_good_for_one_content(arriving: ArrivingDocuments, files: Ca
     assert text(files()) == "one\n"
 
 
-def test_of_a_note_on_two_machines_the_latest_counts_until_its_last_holder_removes_it(
+def test_of_a_note_on_two_machines_the_latest_version_counts(
     arriving: ArrivingDocuments, files: Callable[..., AgentFiles]
 ) -> None:
     arriving.add("laptop", NOTE, part(b"of the laptop\n"))

@@ -92,7 +92,7 @@ def running_digest(before: str, content: bytes) -> str:
 
 
 class Misplaced(Exception):
-    """Part that does not follow the present content. `present` is what the store has."""
+    """Part that does not follow the `present` content of the store."""
 
     def __init__(self, present: Extent) -> None:
         super().__init__(f"the part does not follow the {present.size} bytes that are there")
@@ -150,7 +150,7 @@ class ArrivingDocuments(FleetDocuments):
         return end
 
     def remove(self, machine: str, keys: Collection[DocumentKey]) -> None:
-        """Remove documents of a machine. One that another machine holds stays as that machine has it."""
+        """Remove documents of a machine. A document that another machine holds stays in its version."""
         with self._database.transaction(self._scope) as connection:
             for names in (self._names(key, machine) for key in sorted(keys)):
                 connection.execute(DELETE_DOCUMENT, names)

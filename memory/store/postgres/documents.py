@@ -1,6 +1,6 @@
 """Documents of a fleet's agents in PostgreSQL, as machines sent them (`memory.store.postgres.arrivals`).
 
-Of a note that several machines hold, the one that arrived last is the document.
+Of a note on several machines, the version that arrived last is the document.
 """
 
 from __future__ import annotations
