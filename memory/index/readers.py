@@ -9,7 +9,7 @@ import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
@@ -152,8 +152,10 @@ class SharedReader:
         self._closed = threading.Event()
 
     @contextmanager
-    def lease(self, *, passing: bool = False) -> Iterator[StoreReader | None]:
+    def lease(self, *, passing: bool = False, snapshot: bool = False) -> Iterator[StoreReader | None]:
         """Yield the current generation's reader; None without an index. `passing`: see `OpenIndexes.lease`.
+
+        With a `snapshot`, all its calls of this thread read one state, where the store can (`StoreReader.snapshot`).
 
         Raises:
             StoreCorrupt, StoreUnreadable: the generation exists and cannot be opened.
@@ -163,7 +165,10 @@ class SharedReader:
             raise RuntimeError("this reader is closed")
         generations = self._generations
         try:
-            with self._open_indexes.lease(self, generations.open_reader, generations.token, passing=passing) as reader:
+            with (
+                self._open_indexes.lease(self, generations.open_reader, generations.token, passing=passing) as reader,
+                reader.snapshot() if snapshot and reader is not None else nullcontext(),
+            ):
                 yield reader
         finally:
             if self._closed.is_set():  # meanwhile, perhaps before the index was opened

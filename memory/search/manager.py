@@ -428,7 +428,7 @@ class _Search:
 
     def answer_of_both_sides(self, side: QuerySide | None, words: Future[Candidates | None] | None) -> SearchAnswer:
         """Return the answer by both sides, and keep it if it is complete."""
-        with self.on.reader.lease() as reader:
+        with self.on.reader.lease(snapshot=True) as reader:
             if reader is None:
                 return self.answer((), "none", (Condition(ConditionCode.INDEX_MISSING),))
             token = reader.change_token()
@@ -512,7 +512,7 @@ class _Search:
             yield result.model_copy(update=facts)
 
     def _search_words(self) -> Candidates | None:
-        with self.on.reader.lease() as reader:
+        with self.on.reader.lease(snapshot=True) as reader:
             if reader is None:
                 return None
             return by_keywords(reader, self.parameters, needed=self.embedder.vectors is None)

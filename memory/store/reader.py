@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -341,6 +342,9 @@ class StoreReader(Protocol):
 
     def unread_among(self, ids: Sequence[int]) -> set[int]:
         """Return the chunks among some that the model does not read."""
+
+    def snapshot(self) -> AbstractContextManager[object]:
+        """Let this thread's calls within the context read one state, where that is cheaper than one for each call."""
 
     def change_token(self) -> object:
         """Return a value that differs after any commit of any process. Cheap."""

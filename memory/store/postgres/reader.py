@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from memory.chunking.segmenting import index_text
@@ -45,6 +47,8 @@ class PostgresReader(PostgresSearch, RowReader):
         self._scope = scope
         self._generation = generation
         self._options = options or StoreOptions()
+        #: The connection of this thread's snapshot.
+        self._snapshots = threading.local()
 
     @property
     def name(self) -> str:
@@ -89,7 +93,19 @@ class PostgresReader(PostgresSearch, RowReader):
     def close(self) -> None:
         """Do nothing: the process's connections are shared by its indexes."""
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._read() as connection:
+            self._snapshots.connection = connection
+            try:
+                yield
+            finally:
+                self._snapshots.connection = None
+
     def _read(self) -> AbstractContextManager[Connection]:
+        connection: Connection | None = getattr(self._snapshots, "connection", None)
+        if connection is not None:
+            return nullcontext(connection)
         return self._database.transaction(self._scope, read_only=True)
 
     def _fetch(self, statement: str, **bindings: object) -> list[tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,9 @@ class SqliteReader(RowReader):
     def check(self) -> list[Flaw]:
         with self._readers.borrow() as connection:
             return findings(connection)
+
+    def snapshot(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def close(self) -> None:
         self._readers.close()

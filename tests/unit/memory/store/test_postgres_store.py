@@ -212,3 +212,13 @@ def test_what_is_read_is_the_same_as_of_sqlite(postgres: PostgresStore, sqlite_s
         )
     assert answers[0] == answers[1]
     assert answers[0][1] == [(OTHER, pytest.approx(1_700_000_000.123457))]
+
+
+def test_a_snapshot_reads_one_state_while_others_commit(postgres: PostgresStore) -> None:
+    postgres.write([document(NOTE, "the okapi")])
+    with ThreadPoolExecutor(1) as other, postgres.snapshot():
+        assert len(postgres.search_text("okapi", 5)) == 1
+        other.submit(postgres.write, [document(OTHER, "another okapi")]).result()
+        assert (len(postgres.search_text("okapi", 5)), postgres.counts().files) == (1, 1)
+        assert other.submit(postgres.counts).result().files == 2
+    assert (len(postgres.search_text("okapi", 5)), postgres.counts().files) == (2, 2)
