@@ -271,6 +271,17 @@ def setting_option(flag: str, key: str, **attributes: Any) -> Callable[[AnyFunct
     return click.option(flag, expose_value=False, callback=keep, **attributes)
 
 
+def remote_option(command: AnyFunction) -> AnyFunction:
+    """Give a command the option --remote, which overrides fleet.url."""
+
+    def keep(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.ensure_object(Invocation).overrides["fleet.url"] = value
+
+    about = "Send to the door of this fleet. [fleet.url]"
+    return click.option("--remote", metavar="URL", help=about, expose_value=False, callback=keep)(command)
+
+
 def pass_invocation(command: AnyFunction) -> AnyFunction:
     """Call a command with its `Invocation`, after a check that the named settings file exists."""
 

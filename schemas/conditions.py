@@ -103,6 +103,7 @@ class ConditionCode(StrEnum):
 
     # Processes and the broker
     CHANGES_KEPT = "changes_kept"
+    DOOR_REFUSES = "door_refuses"
     SETTINGS_CHANGED = "settings_changed"
     SETTINGS_INVALID = "settings_invalid"
     FOLDER_OPEN_TO_OTHERS = "folder_open_to_others"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -20,6 +22,19 @@ DocumentPath = Annotated[str, Field(min_length=1, max_length=1024, description="
 Digest = Annotated[
     str, Field(pattern=r"^(|[0-9a-f]{32})$", description="Running digest of the content; empty for none")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Content of a document up to a place: its bytes as sent, and their running digest."""
+
+    size: int = 0
+    digest: str = ""
+
+
+def running_digest(before: str, content: bytes) -> str:
+    """Return the digest of content that follows content with the digest `before`."""
+    return hashlib.blake2b(before.encode() + content, digest_size=16).hexdigest()
 
 
 class SentDocument(Wire):

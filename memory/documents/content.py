@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memory.documents.roots import COMPRESSED
-from memory.documents.scan import file_stat
+from memory.documents.scan import EARLIEST_NS, file_stat
 from schemas.documents import FileStat
 from schemas.errors import OutOfMemory, Permanent, RecalldError, Transient
 
 if TYPE_CHECKING:
+    from memory.store.reader import IndexedFile, TranscriptPosition
     from memory.transcripts.lines import RawLine
 
 #: Larger files are refused: no note is, and a worker's memory is finite.
@@ -37,6 +38,13 @@ MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 
 #: Bytes at the end of a transcript among which its last line end is looked for.
 _TAIL_BYTES = 64 * 1024
+
+#: Write time that no file has: the document counts as changed until its last part is committed.
+UNFINISHED_NS = EARLIEST_NS - 1
+
+#: The same for a file that was written to while it was read. Its lines may be of two contents, so the next run compares
+#: all of them and not only the last one.
+WRITTEN_MEANWHILE_NS = EARLIEST_NS - 2
 
 _REPLACEMENT = "\ufffd"
 
@@ -320,3 +328,40 @@ class OpenFile(OpenTranscript):
         The index remembers the change time of before the reading, so that the next look meets the new one.
         """
         return self.stat.without_ctime().agrees_with(now)
+
+
+def lines_after(
+    opened: OpenTranscript,
+    position: TranscriptPosition,
+    indexed: IndexedFile | None,
+    *,
+    last_length: int,
+    last_digest: str,
+) -> tuple[RawLine | None, Iterator[RawLine]]:
+    """Return the last line before a position, and the lines after it; None if the lines before it are others.
+
+    Of a file that only grew since it was `indexed`, the last line alone is compared. It starts `last_length` before the
+    position and has the digest `last_digest`.
+    """
+    from memory.transcripts.folding import NO_LINES_DIGEST, digest_with
+
+    stat, before = opened.stat, indexed.stat if indexed is not None else None
+    only_grew = (
+        before is not None
+        and before.inode == stat.inode
+        and before.mtime_ns != WRITTEN_MEANWHILE_NS
+        and (stat.size > before.size or before.mtime_ns == UNFINISHED_NS)
+    )
+    line: RawLine | None = None
+    if only_grew and opened.grows:
+        lines = opened.lines(position.offset - last_length)
+        line = next(lines, None)
+        return (line if line is not None and line.digest.hex() == last_digest else None), lines
+    # Compares digests, parses none.
+    lines, digest = opened.lines(), NO_LINES_DIGEST
+    for _ in range(position.lines):
+        line = next(lines, None)
+        if line is None or not line.has_line_end:
+            return None, lines
+        digest = digest_with(digest, line)
+    return (line if digest == position.digest else None), lines

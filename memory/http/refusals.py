@@ -60,7 +60,8 @@ def install(app: FastAPI, *, on_denied: Callable[[int], None] = lambda _: None) 
     async def http_error(_: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         detail = str(error.detail) if isinstance(error, HTTPException) else "failed"
-        return _refusal(status, TOO_LARGE if status == 413 else detail)
+        headers = error.headers if isinstance(error, HTTPException) else None
+        return _refusal(status, TOO_LARGE if status == 413 else detail, headers)
 
     async def client_gone(_: Request, __: Exception) -> Response:
         # The client left in the middle of its body, or was too slow: it reads no answer, and no request failed.

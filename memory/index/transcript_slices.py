@@ -15,8 +15,7 @@ from itertools import islice
 
 from memory.chunking.chunker import Chunk
 from memory.documents.agent_files import AgentFiles
-from memory.documents.content import OpenTranscript
-from memory.documents.scan import EARLIEST_NS
+from memory.documents.content import UNFINISHED_NS, WRITTEN_MEANWHILE_NS, OpenTranscript, lines_after
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import Plan, UnmatchedChunks, byte_limit
 from memory.redaction import redactor_for
@@ -35,14 +34,6 @@ SLICE_BYTES = 64 * 1024 * 1024
 
 #: Lines in one slice: even an empty line takes microseconds.
 SLICE_LINES = 100_000
-
-
-#: Write time that no file has: the document counts as changed until its last slice is committed.
-_UNFINISHED = EARLIEST_NS - 1
-
-#: The same for a file that was written to while it was read. Its lines may be of two contents, so the next run compares
-#: all of them and not only the last one.
-_WRITTEN_MEANWHILE = EARLIEST_NS - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,19 +201,9 @@ class _Slicing:
 
     def _lines_from_last(self, position: TranscriptPosition, state: _State) -> tuple[RawLine | None, Iterator[RawLine]]:
         """Return the last indexed line and those after it; None if the file does not begin with the indexed lines."""
-        stat = self._opened.stat
-        indexed_stat = self._indexed.stat if self._indexed is not None else None
-        only_grew = (
-            indexed_stat is not None
-            and indexed_stat.inode == stat.inode
-            and indexed_stat.mtime_ns != _WRITTEN_MEANWHILE
-            and (stat.size > indexed_stat.size or indexed_stat.mtime_ns == _UNFINISHED)
+        return lines_after(
+            self._opened, position, self._indexed, last_length=state.last_length, last_digest=state.last_digest
         )
-        if not only_grew or not self._opened.grows:
-            return _from_the_same(self._opened, position)
-        lines = self._opened.lines(position.offset - state.last_length)
-        last = next(lines, None)
-        return (last if last is not None and last.digest.hex() == state.last_digest else None), lines
 
     def _fold(self, state: str) -> TranscriptFold | None:
         try:
@@ -286,21 +267,9 @@ class _Slicing:
         read = self._opened.stat
         if self._indexed is not None and self._indexed.content_hash == fold.digest:
             read = self._indexed.stat_when_the_same(read)
-        return replace(read, mtime_ns=_WRITTEN_MEANWHILE) if self._opened.changed() else read
+        return replace(read, mtime_ns=WRITTEN_MEANWHILE_NS) if self._opened.changed() else read
 
     def _unfinished(self, offset: int) -> FileStat:
         """Return a stat that no file has."""
-        time = _WRITTEN_MEANWHILE if self._opened.changed() else _UNFINISHED
+        time = WRITTEN_MEANWHILE_NS if self._opened.changed() else UNFINISHED_NS
         return FileStat(size=offset, mtime_ns=time, inode=self._opened.stat.inode)
-
-
-def _from_the_same(opened: OpenTranscript, position: TranscriptPosition) -> tuple[RawLine | None, Iterator[RawLine]]:
-    """Return the last line before the position, None if lines differ, and the rest. Compares digests, parses none."""
-    lines = opened.lines()
-    digest, line = NO_LINES_DIGEST, None
-    for _ in range(position.lines):
-        line = next(lines, None)
-        if line is None or not line.has_line_end:
-            return None, lines
-        digest = digest_with(digest, line)
-    return (line if digest == position.digest else None), lines

@@ -262,6 +262,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "nothing to do: they are queued as soon as it does",
         "queue",
     ),
+    _CODE.DOOR_REFUSES: Text(
+        "the fleet refuses this agent's documents: {error}",
+        "correct fleet.token or the agent's name in fleet.agents, or have the fleet's operator admit it",
+        "fleet",
+    ),
     _CODE.SETTINGS_CHANGED: Text(
         "{subject} was changed at {changed_at:clock}, after {commands} read it at {read_at:clock}",
         "restart {commands}",

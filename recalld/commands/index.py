@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, examples, json_option, pass_invocation, workspace_option
+from recalld.invocation import Invocation, examples, json_option, pass_invocation, remote_option, workspace_option
 
 _FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copilot", "cursor", "plain")
 _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
@@ -72,6 +72,7 @@ def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, *
 @click.option("--until", type=_DAYS, metavar="DATE", help="Only transcripts last written to before that day.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would index, embed and cost.")
+@remote_option
 @click.option("--batch-api", is_flag=True, help="Embed through the provider's Batch API: cheaper, within hours.")
 @json_option
 @pass_invocation
@@ -83,8 +84,14 @@ def backfill(
     Says first how many messages, chunks and tokens there are and what they cost. Uses the running daemon's workers,
     else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was. Transcripts
     that are in the index as they are cost nothing.
+
+    With --remote (or fleet.url) it sends the transcripts, redacted, to the door of a fleet, which indexes them.
     """
+    first, last = since.timestamp() if since else None, until.timestamp() if until else None
+    if invocation.settings.fleet.url is not None:
+        from recalld.runs.remote import send_backfill
+
+        return send_backfill(invocation, paths, since=first, until=last, **options)
     from recalld.runs.backfill import run_backfill
 
-    first, last = since.timestamp() if since else None, until.timestamp() if until else None
     return run_backfill(invocation, paths, since=first, until=last, **options)

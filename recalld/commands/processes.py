@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from recalld.invocation import Invocation, examples, pass_invocation, setting_option, workspace_option
+from recalld.invocation import Invocation, examples, pass_invocation, remote_option, setting_option, workspace_option
 from recalld.settings.load import check_workspace
 from recalld.up.lifecycle import SettingsAge, running_broker, stop_event, supervised_option, traced
 from recalld.up.sd_notify import announce_ready, watchdog
@@ -48,12 +48,28 @@ def up(invocation: Invocation, *, detach: bool) -> int:
     return in_background(invocation.home_path, lambda on_ready: run(on_ready=on_ready))
 
 
-@click.command("watch", epilog=examples("recalld watch"))
+@click.command("watch", epilog=examples("recalld watch", "recalld watch --remote https://fleet.example.com"))
 @workspace_option
+@remote_option
+@click.option("--agent-name", metavar="NAME", help="Name of the agent in the fleet. [fleet.agents]")
 @supervised_option
 @pass_invocation
-def watch(invocation: Invocation, *, supervised: bool) -> None:
-    """Run only the producers: watch files and queue the changed documents, until Ctrl-C."""
+def watch(invocation: Invocation, *, agent_name: str | None, supervised: bool) -> None:
+    """Run only the producers: watch files and queue the changed documents, until Ctrl-C.
+
+    With --remote (or fleet.url) it sends the documents, redacted, to the door of a fleet, with the access token in
+    RECALLD_TOKEN. It needs no broker and embeds nothing. What changes while the door is away is sent afterwards.
+    """
+    if agent_name is not None:
+        agent = invocation.the_agent().id
+        invocation.overrides["fleet.agents"] = {**invocation.settings.fleet.agents, agent: agent_name}
+        invocation.reload()
+    if invocation.settings.fleet.url is not None:
+        from recalld.runs.remote import watch_remote
+
+        with _process(invocation, "watch", supervised=supervised, needs_broker=False) as process:
+            watch_remote(process.settings, process.stop, on_ready=process.ready, pulses=process.pulses)
+        return
     from producers.run import run_producers
     from recalld.wiring import indexes_of, open_broker
     from workers.health.heartbeat import Heartbeat
@@ -193,11 +209,10 @@ class _Process:
 
 
 @contextmanager
-def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator[_Process]:
+def _process(invocation: Invocation, name: str, *, supervised: bool, needs_broker: bool = True) -> Iterator[_Process]:
     """Set up logs, signals, spans and watchdog for one process."""
     from memory.status.processes import Pulses
     from recalld.logs import configure_logs
-    from recalld.runs.estimate import confirm_workspace
 
     age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)
@@ -206,13 +221,17 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
         check_workspace(agent)
     settings = invocation.settings
     if name not in ("serve", "ingest") and not supervised:
-        confirm_workspace(invocation)
+        if needs_broker:  # else nothing is embedded here
+            from recalld.runs.estimate import confirm_workspace
+
+            confirm_workspace(invocation)
         invocation.remember()
     pulses = Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
     # The query service and the door answer with and without a broker.
+    has_broker = supervised or name in ("serve", "ingest")
     with (
         traced(settings, name),
         watchdog(pulses.problems),
-        running_broker(settings, supervised=supervised or name in ("serve", "ingest")),
+        running_broker(settings, supervised=has_broker) if needs_broker else nullcontext(),
     ):
         yield _Process(settings, stop, pulses, age, partial(announce_ready, supervised=supervised))

@@ -290,19 +290,24 @@ def plan_backfill(settings: Settings, agent: AgentSettings, selection: Transcrip
         StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
         UserError: the list of imports is damaged.
     """
-    imported_folders(imports_path(settings.home, agent.id))  # workers ignore a damaged list
-    files = AgentFiles.of(settings, agent, drafted=selection.folders)
-    stats, problems, left_out = _documents_of(files, selection)
+    files, stats, problems, left_out = documents_of(settings, agent, selection)
     transcripts, other_documents = _missing(settings, agent, files, stats)
     cost = estimates(settings)(agent, files, reading([*transcripts, *other_documents]))
     problems, unchanged = [*selection.problems, *problems], len(stats) - len(transcripts)
     return BackfillPlan(agent, selection, transcripts, other_documents, unchanged, problems, left_out, cost)
 
 
-def _documents_of(
-    files: AgentFiles, selection: TranscriptSelection
-) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
-    """Return the transcripts' documents, sentences on those without one, and the counts that the settings leave out."""
+def documents_of(
+    settings: Settings, agent: AgentSettings, selection: TranscriptSelection
+) -> tuple[AgentFiles, dict[DocumentKey, FileStat], list[str], Counter[str]]:
+    """Return the agent's files, the transcripts' documents, sentences on those without one, and counts of those that
+    the settings leave out.
+
+    Raises:
+        UserError: the list of imports is damaged, which workers ignore.
+    """
+    imported_folders(imports_path(settings.home, agent.id))
+    files = AgentFiles.of(settings, agent, drafted=selection.folders)
     stats: dict[DocumentKey, FileStat] = {}
     problems: list[str] = []
     left_out: Counter[str] = Counter()
@@ -322,7 +327,7 @@ def _documents_of(
                 continue
             first = files.path_of(key)
             problems.append(f"{printable(path)} is left out: {first} has the same name ({key.path}); rename one")
-    return stats, problems, left_out
+    return files, stats, problems, left_out
 
 
 def _missing(

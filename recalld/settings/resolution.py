@@ -37,6 +37,7 @@ OPENAI_BASE_URL = "OPENAI_BASE_URL"
 #: Variables that other tools know, too, and the key each one sets. OPENAI_BASE_URL depends on the provider.
 FOREIGN_VARIABLES: Mapping[str, str] = {
     "REDIS_URL": "broker.url",
+    "RECALLD_TOKEN": "fleet.token",
     **{
         f"{provider.upper()}_API_KEY": f"credentials.{provider}"
         for provider in ("openai", "gemini", "voyage", "mistral", "ollama", "deepinfra")
@@ -110,7 +111,7 @@ class Draft:
         """
         schema = self.shared.schema
         variables = {_PREFIX + key.upper().replace(".", "__"): key for key in schema}
-        names = [*variables, *_SPECIAL_VARIABLES]
+        names = [*variables, *FOREIGN_VARIABLES, *_SPECIAL_VARIABLES]
         for name in sorted(environment):
             if name.startswith(_PREFIX) and not {name, name.removesuffix("_FILE")} & set(names):
                 self.problems.append(f"{name}: unknown variable{did_you_mean(name, names)}")

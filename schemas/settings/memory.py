@@ -12,7 +12,7 @@ from schemas.settings.context import Context
 from schemas.settings.embedding import Cache, Credentials, FallbackName, Local, ProviderName, Remote
 from schemas.settings.search import Limits, Qmd, Query, Scope
 from schemas.settings.section import FLEET_AGENT_ID_PATTERN, AnyExtraPath, Globs, Section
-from schemas.settings.service import Auth, Broker, Hooks, Ingest, Service, StoreSettings, Tracing, Up, Workers
+from schemas.settings.service import Auth, Broker, Fleet, Hooks, Ingest, Service, StoreSettings, Tracing, Up, Workers
 from schemas.settings.sync import Chunking, Redaction, Source, Sync
 
 
@@ -122,6 +122,7 @@ class Settings(MemorySettings):
     broker: Broker = Broker()
     service: Service = Service()
     ingest: Ingest = Ingest()
+    fleet: Fleet = Fleet()
     hooks: Hooks = Hooks()
     workers: Workers = Workers()
     up: Up = Up()

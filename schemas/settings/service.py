@@ -77,6 +77,20 @@ class Ingest(Section):
     )
 
 
+class Fleet(Section):
+    """The fleet to which this machine sends its documents, in place of indexing them."""
+
+    url: str | None = Field(
+        None, description="Address of the fleet's door, https://...; `watch` and `backfill` send documents there."
+    )
+    token: SecretStr | None = Field(None, description="Access token with the right ingest, of this machine alone.")
+    agents: dict[str, str] = Field(
+        default_factory=dict,
+        description="Names of this machine's agents in the fleet; by default their ids, for a single agent the token's "
+        "first agent.",
+    )
+
+
 class Hooks(Section):
     """HTTP address for agents' hooks."""
 

@@ -7,13 +7,14 @@ sides agree on all content before it: digest(n) = blake2b(digest(n - 1) + bytes 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from memory.store.postgres.connection import Connection
 from memory.store.postgres.documents import HELD, FleetDocuments
 from schemas.documents import DocumentKey
+from schemas.ingest import Extent as Extent
+from schemas.ingest import running_digest as running_digest
 
 #: Documents of one statement.
 MOST_KEYS = 1_000
@@ -62,14 +63,6 @@ SELECT_ARRIVAL = "SELECT digest FROM recalld.arrivals WHERE tenant = %s AND id =
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """Content of a document up to a place: its bytes as sent, and their running digest."""
-
-    size: int = 0
-    digest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """Part of a document that arrived.
 
@@ -84,11 +77,6 @@ class Part:
     stored: int
     is_last: bool
     format: str | None = None
-
-
-def running_digest(before: str, content: bytes) -> str:
-    """Return the digest of content that follows content with the digest `before`."""
-    return hashlib.blake2b(before.encode() + content, digest_size=16).hexdigest()
 
 
 class Misplaced(Exception):
