@@ -121,9 +121,12 @@ def _leave(code: int) -> NoReturn:
 def running_broker(settings: Settings, *, supervised: bool = False) -> Iterator[BrokerServer]:
     """Run a broker during the block, unless one answers already.
 
-    A supervised process leaves the broker to its supervisor.
+    A supervised process leaves the broker to its supervisor. Raises UserError: a fleet has no private broker.
     """
     from workers.queue.private_server import BrokerServer
+
+    if settings.store.url is not None and settings.broker.url is None:
+        raise UserError("with store.url all processes share one queue: set broker.url (or REDIS_URL), too")
 
     server = BrokerServer(settings)
     if supervised:

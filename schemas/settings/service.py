@@ -47,10 +47,14 @@ class Broker(Section):
     """Server of the queue."""
 
     url: SecretStr | None = Field(
-        None, description="Redis or Valkey URL; unset means a private Valkey under <home>/broker."
+        None,
+        description="Redis or Valkey URL, also sentinel://HOST:26379,HOST:26379/PRIMARY (sentinels:// with TLS); unset "
+        "means a private Valkey under <home>/broker.",
     )
     namespace: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Prefix of all keys; unset means one made for this home."
+        None,
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        description="Prefix of all keys; unset means one made for this home, or for the database of a fleet.",
     )
 
 

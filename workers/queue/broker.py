@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import dramatiq
+import structlog
 from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
 
 from memory.status.processes import Pulses
@@ -14,7 +15,9 @@ from memory.telemetry import tracing
 from schemas.errors import BrokerUnavailable
 from workers.queue.connection import BrokerClient
 from workers.queue.dramatiq_fixes import ReliableBroker, ReliableConsumer
-from workers.queue.names import QUEUES, TRACEPARENT, Keys
+from workers.queue.names import JOB_SCHEMA, QUEUES, SCHEMA, TRACEPARENT, Keys
+
+log = structlog.get_logger(__name__)
 
 #: Milliseconds without a heartbeat after which a worker's jobs go to another one.
 HEARTBEAT_TIMEOUT_MS = 10_000
@@ -31,6 +34,9 @@ _DELAYED_SECONDS = 0.2
 
 #: Seconds that a consumer waits while its threads have all the work they may hold.
 _BUSY_SECONDS = 0.02
+
+#: Seconds until a job that this version cannot do is offered to the workers again.
+LEFT_SECONDS = 5.0
 
 #: Bells kept for a queue: more would wake no further consumer.
 _MAX_BELLS = 16
@@ -64,17 +70,30 @@ class DoorbellConsumer(ReliableConsumer):
         message = super().__next__()
         if fetches:
             self._drained = self.outstanding_message_count < self.prefetch
-        return message
+        if message is None or self.queue_name.endswith(".DQ") or message.options.get(SCHEMA, 1) <= JOB_SCHEMA:
+            return message
+        self._leave(message)
+        return None
+
+    def _leave(self, message: dramatiq.MessageProxy) -> None:
+        """Leave a job to workers of a later version: it comes back to the queue after a pause."""
+        self.broker.enqueue(message.copy(), delay=int(LEFT_SECONDS * 1000))
+        self.ack(message)
+        if not self.broker.left_some:
+            log.warning("jobs_left_to_later_version", schema=message.options[SCHEMA], known=JOB_SCHEMA)
+        self.broker.left_some = True
 
 
 class DoorbellBroker(ReliableBroker):
     """Broker that wakes a consumer for every enqueued message.
 
-    `pulses` get every turn of a consumer. Once `draining`, no message is fetched.
+    `pulses` get every turn of a consumer. Once `draining`, no message is fetched. `left_some`: jobs were left to
+    workers of a later version.
     """
 
     pulses: Pulses | None = None
     draining: bool = False
+    left_some: bool = False
 
     def takes(self, queue: str) -> None:
         """Record that a consumer of this queue takes its turn, as it does at least every `IDLE_SECONDS`."""
@@ -128,5 +147,5 @@ def make_broker(client: BrokerClient, keys: Keys) -> DoorbellBroker:
 def message(actor: str, queue: str, *args: Any) -> dramatiq.Message[None]:
     """Return a message for an actor that this process need not declare; its job continues the present trace."""
     trace = tracing.traceparent()
-    options = {TRACEPARENT: trace} if trace is not None else {}
+    options: dict[str, Any] = {SCHEMA: JOB_SCHEMA, **({TRACEPARENT: trace} if trace is not None else {})}
     return dramatiq.Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options=options)

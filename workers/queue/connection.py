@@ -13,11 +13,14 @@ from functools import wraps
 from inspect import isfunction
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import dramatiq
 import redis
-from redis.backoff import ExponentialBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.connection import ConnectionPool, parse_url
 from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedConnection
 
 from memory.http.whole_files import create_whole
 from memory.status.run_files import socket_path
@@ -32,6 +35,11 @@ _WORD = re.compile(r"[!-~]{1,200}")
 
 #: Seconds for a TLS handshake, which is two or three round trips.
 HANDSHAKE_SECONDS = 2.0
+
+#: URL of servers behind Redis Sentinel: scheme, user and password, sentinels, name of the primary, the rest.
+_SENTINEL = re.compile(r"(sentinels?)://([^@/]*@)?([^@/?#]+)/([^/?#]+)(.*)")
+
+_SENTINEL_PORT = 26379
 
 _NAMED = "the broker named by REDIS_URL (broker.url)"
 
@@ -90,29 +98,57 @@ def connect(
     """
     patient = answer_seconds > IMPATIENT_SECONDS
     url = settings.broker.url.get_secret_value() if settings.broker.url else f"unix://{socket_path(settings.home)}"
+    options = {
+        "socket_connect_timeout": min(2.0, answer_seconds),
+        "socket_timeout": answer_seconds if patient else answer_seconds / 2,
+        "retry": Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2) if patient else circuit or CircuitBreaker(),
+    }
     try:
-        client: BrokerClient = BrokerClient.from_url(  # type: ignore[assignment] # redis-py names its own class
-            url,
-            socket_connect_timeout=min(2.0, answer_seconds),
-            socket_timeout=answer_seconds if patient else answer_seconds / 2,
-            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2) if patient else circuit or CircuitBreaker(),
-        )
+        behind = _SENTINEL.fullmatch(url)
+        pool = _sentinel_pool(behind, options) if behind is not None else ConnectionPool.from_url(url, **options)
     except ValueError as error:
         raise UserError(f"broker.url (or REDIS_URL) is not a Redis URL: {error}", exit_code=2) from None
-    pool = client.connection_pool
-    if issubclass(pool.connection_class, redis.SSLConnection):
+    if pool.connection_class is redis.SSLConnection:
         pool.connection_class = TlsConnection
+    client: BrokerClient = BrokerClient.from_pool(pool)  # type: ignore[assignment] # redis-py names its own class
     return client
+
+
+def _sentinel_pool(url: re.Match[str], options: dict[str, Any]) -> ConnectionPool:
+    """Return a pool of connections to the server that the sentinels name as the primary at each connect.
+
+    The options of a Redis URL are those of the primary, and of TLS with both. `sentinel_username` and
+    `sentinel_password` are those of the sentinels. Raises ValueError.
+    """
+    scheme, user, hosts, primary, rest = url.groups(default="")
+    is_tls = scheme == "sentinels"
+    # redis-py reads user, database and options as those of a single server.
+    of_primary: dict[str, Any] = parse_url(f"{'rediss' if is_tls else 'redis'}://{user}primary{rest}")  # type: ignore[no-untyped-call]
+    of_sentinels = {name: of_primary.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+    of_sentinels |= {name: of_primary[name] for name in of_primary if name.startswith("ssl_")}
+    # A sentinel that is away must not use up the time for the next one, nor count for the circuit breaker.
+    seconds, no_retry = min(2.0, options["socket_timeout"]), Retry(NoBackoff(), 0)
+    of_sentinels |= {"ssl": is_tls, "retry": no_retry, "socket_timeout": seconds, "socket_connect_timeout": seconds}
+    places = [urlsplit(f"//{place}") for place in hosts.split(",")]
+    addresses = [(place.hostname or "", place.port or _SENTINEL_PORT) for place in places]
+    of_primary["connection_class"] = SentinelTlsConnection if is_tls else SentinelManagedConnection
+    sentinels = Sentinel(addresses, sentinel_kwargs=of_sentinels)  # type: ignore[no-untyped-call] # redis has no types here
+    pool: ConnectionPool = SentinelConnectionPool(unquote(primary), sentinels, **{**of_primary, **options})  # type: ignore[no-untyped-call]
+    return pool
 
 
 def namespace(settings: Settings, *, reads_only: bool = False) -> str:
     """Return the prefix under which this home keeps its keys, so that homes can share one server.
 
     Without `broker.namespace` it is a random name, made once and kept in the home. A caller that only reads keeps none:
-    a home without one has no keys yet.
+    a home without one has no keys yet. All homes of a fleet have one queue: the name comes from their database.
     """
     if settings.broker.namespace:
         return settings.broker.namespace
+    if settings.store.url is not None:
+        from memory.store.postgres.connection import Database
+
+        return Database.of(settings.store).name()
     if reads_only and not (settings.home / "namespace").exists():
         return secrets.token_hex(8)
     try:
@@ -255,6 +291,10 @@ class TlsConnection(redis.SSLConnection):
             self.socket_timeout = patient
         connected.settimeout(patient)
         return connected
+
+
+class SentinelTlsConnection(SentinelManagedConnection, TlsConnection):
+    """TLS connection to the primary that sentinels name."""
 
 
 def _refusal(error: redis.RedisError) -> str | None:

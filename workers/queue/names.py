@@ -14,6 +14,10 @@ QUEUES = (Lane.LIVE.value, Lane.BACKFILL.value, VECTORS_QUEUE)
 #: Option of a message: the trace that its job continues (W3C Trace Context).
 TRACEPARENT = "traceparent"
 
+#: Option of a message: version of its schema, 1 without it. A change that earlier workers would not understand raises
+#: the number.
+SCHEMA, JOB_SCHEMA = "schema", 1
+
 INDEX_PENDING = "index_pending"
 EMBED_PENDING = "embed_pending"
 COMPLETE_GENERATION = "complete_generation"

@@ -2,7 +2,8 @@
 
 A worker that takes a document from the queue reads it from its own disk and writes the index in its own home. Workers
 of two homes on one queue would each build half an index. So a process compares its home when it starts, and workers of
-a second home are refused while those of the first one renew the lock.
+a second home are refused while those of the first one renew the lock. The homes of a fleet write one store: they need
+no lock, and each worker shows itself by its heartbeat.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class QueueTenancy:
         self._hold = client.register_script(_HOLD)
         self._key = keys.home
         self._settings = settings
-        self._identity = _identity_of(settings.home) if settings.broker.url is not None else None
+        is_shared = settings.broker.url is not None and settings.store.url is None
+        self._identity = _identity_of(settings.home) if is_shared else None
 
     def take(self) -> None:
         """Take the lock. A broker that is away refuses no worker.

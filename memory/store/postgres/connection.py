@@ -85,6 +85,12 @@ SELECT current_setting('server_version_num')::integer,
     EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('recalld') AND relname = 'schema_steps')
 """
 
+#: A dump takes the time of the first migration along, a copy of a database has another name.
+_NAME = """
+SELECT 'fleet-' || left(md5(extract(epoch FROM made_at)::text || current_database()), 16)
+FROM recalld.schema_steps WHERE number = 1
+"""
+
 _SCHEMA_NUMBER = "SELECT coalesce(max(number), 0) FROM recalld.schema_steps"
 
 
@@ -160,6 +166,11 @@ class Database:
         if fault is not None:
             raise StoreUnreadable(fault)
         return facts
+
+    def name(self) -> str:
+        """Return a name of the database that no other one has, the same one by each of its addresses."""
+        with self.directory() as connection:
+            return str(next(connection.execute(_NAME))[0])
 
     def close(self) -> None:
         """Close all connections."""
