@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -15,8 +16,10 @@ from memory.index.provider import embeds_sentences
 from memory.status.processes import Pulses
 from memory.store.errors import NoRoom, Superseded
 from schemas.conditions import ConditionCode
+from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.metrics import MAINTENANCE, MAINTENANCE_SECONDS
+from schemas.settings import has_agent
 from workers.batch_jobs import keep_batch_jobs
 from workers.queue.queue_tenancy import QueueTenancy
 from workers.runtime import Runtime
@@ -48,17 +51,17 @@ def sweep_until(stop: threading.Event, runtime: Runtime, tenancy: QueueTenancy, 
     elapsed = HOUSEKEEPING_SECONDS
     pulse = pulses.of("sweeper")
     pulse.belongs_to(threading.current_thread())
-    maintenance = Maintenance(runtime, stopping=stop.is_set)
+    maintenance, housekeeping = Maintenance(runtime, stopping=stop.is_set), Housekeeping(runtime, stopping=stop.is_set)
     while not stop.wait(SWEEP_SECONDS):
         with _surviving(), pulse.at("puts right what died half-way"):
             _sweep(runtime, tenancy)
         elapsed += SWEEP_SECONDS
-        if elapsed >= HOUSEKEEPING_SECONDS:
+        is_due = elapsed >= HOUSEKEEPING_SECONDS
+        with _surviving(), pulse.at("keeps house"):
+            for agent in housekeeping.agents(begins=is_due):
+                pulse.busy(f"keeps the house of {agent}")
+        if is_due:
             elapsed = 0.0
-            with _surviving(), pulse.at("keeps house"):
-                for agent in runtime.directory.agent_ids():
-                    pulse.busy(f"keeps the house of {agent}")
-                    keep_house(runtime, agent)
             with _surviving(), pulse.at("maintains indexes"):
                 maintenance.round(now=time.time())
 
@@ -100,18 +103,72 @@ def _sweep(runtime: Runtime, tenancy: QueueTenancy) -> None:
         log.info("swept", put_right=repairs)
 
 
-def keep_house(runtime: Runtime, agent: str) -> None:
-    """Remove old generations and jobs of an agent, and request jobs for work that lost its own. Report failures."""
+class Housekeeping:
+    """Rounds of one worker process over all agents, which may take several calls.
+
+    In a fleet the owner of the indexes keeps house for all workers. Every `sync.interval_minutes`, and after a loss of
+    the broker's data, it also compares the documents that machines sent with their indexes.
+    """
+
+    def __init__(
+        self, runtime: Runtime, *, stopping: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._runtime = runtime
+        self._stopping = stopping
+        self._clock = clock
+        self._is_fleet = runtime.settings.store.url is not None
+        self._round: Iterator[str] = iter(())
+        self._compared_at = -math.inf
+        self._epoch: str | None = None
+
+    def agents(self, *, begins: bool) -> Iterator[str]:
+        """Yield each agent before its housekeeping, for `ROUND_SECONDS`; a later call goes on with the others.
+
+        `begins`: a new round is due. It waits for the end of the one before.
+        """
+        deadline = self._clock() + ROUND_SECONDS
+        if self._is_fleet:
+            if not self._runtime.owns():
+                self._round, self._epoch = iter(()), None
+                return
+            epoch, before = self._runtime.queue.epoch(), self._epoch
+            self._epoch = epoch or before
+            if before is not None and epoch not in (None, before):
+                self._round, self._compared_at, begins = iter(()), -math.inf, True
+        while True:
+            for agent in self._round:
+                yield agent
+                if self._stopping() or self._clock() >= deadline:
+                    return
+            if not begins:
+                return
+            self._round, begins = self._new_round(), False
+
+    def _new_round(self) -> Iterator[str]:
+        interval = self._runtime.settings.sync.interval_minutes * 60
+        compares = self._is_fleet and 0 < interval <= self._clock() - self._compared_at
+        if compares:
+            self._compared_at = self._clock()
+        for agent in self._runtime.directory.agent_ids():
+            yield agent
+            keep_house(self._runtime, agent, compares=compares and not has_agent(self._runtime.settings, agent))
+
+
+def keep_house(runtime: Runtime, agent: str, *, compares: bool = False) -> None:
+    """Remove old generations and jobs of an agent, and request jobs for work that lost its own. Report failures.
+
+    With `compares`, documents that its index lacks are marked, also those that lost their marks.
+    """
     with _reporting(runtime, ConditionCode.HOUSEKEEPING_FAILED, agent):
         try:
-            _keep_house(runtime, agent)
+            _keep_house(runtime, agent, compares=compares)
         except NoRoom as error:
             runtime.health.report(ConditionCode.NO_SPACE, agent=agent, error=str(error))  # as jobs report it, once
         except Superseded:
             return  # a build began or ended meanwhile, or another process owns the indexes
 
 
-def _keep_house(runtime: Runtime, agent: str) -> None:
+def _keep_house(runtime: Runtime, agent: str, *, compares: bool) -> None:
     with runtime.indexer(agent) as indexer:
         if runtime.owns():
             indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
@@ -127,6 +184,8 @@ def _keep_house(runtime: Runtime, agent: str) -> None:
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)
         keep_batch_jobs(runtime, indexer)
+        if compares:
+            runtime.queue.mark_changed(agent, completing.lacking_documents(indexer), lane=Lane.BACKFILL)
     if runtime.directory.agent(agent).backend != "qmd":
         # No update removes deleted text from its index and exports any more.
         shutil.rmtree(runtime.settings.home / "qmd" / agent, ignore_errors=True)
@@ -150,10 +209,11 @@ class Maintenance:
     def round(self, *, now: float) -> None:
         """Maintain the indexes of all agents, the longest neglected one first, and the cache. Report failures.
 
-        `now` is Unix time.
+        `now` is Unix time. PostgreSQL maintains the indexes of a fleet by itself.
         """
         deadline = self._clock() + ROUND_SECONDS
-        for agent in sorted(self._runtime.directory.agent_ids(), key=self._since):
+        agents = self._runtime.directory.agent_ids() if self._runtime.settings.store.url is None else ()
+        for agent in sorted(agents, key=self._since):
             if self._stopping() or self._clock() >= deadline:
                 return
             with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, agent):

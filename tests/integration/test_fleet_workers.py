@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,20 @@ from schemas.agents import Scope
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import UserError
 from schemas.settings import Settings
+from schemas.settings.sync import Sync
 from tests.postgres_server import PostgresServer, Urls
-from tests.waiting import wait_until
+from tests.waiting import Clock, wait_until
 from tests.working import Workers
+from workers import maintenance
+from workers.health.health_store import HealthStore
+from workers.maintenance import Housekeeping
 from workers.queue import broker as queue_broker
 from workers.queue.broker import make_broker, message
-from workers.queue.connection import namespace
-from workers.queue.job_queue import queued_jobs
-from workers.queue.names import INDEX_PENDING, JOB_SCHEMA, SCHEMA
+from workers.queue.connection import connect, namespace
+from workers.queue.job_queue import BrokerJobQueue, queued_jobs
+from workers.queue.names import INDEX_PENDING, JOB_SCHEMA, SCHEMA, Keys
+from workers.queue.pending import PendingSet
+from workers.runtime import Runtime
 
 if sys.version_info >= (3, 14):
     from compression.zstd import compress
@@ -132,6 +139,63 @@ def test_a_fleet_without_a_broker_is_refused_in_one_sentence(home: Path, fleet_u
     sentence = r"^with store.url .* set broker.url \(or REDIS_URL\), too$"
     with pytest.raises(UserError, match=sentence), running_broker(settings):
         pass
+
+
+def marks(fleet: Settings, agent: str) -> int:
+    with connect(fleet) as client:
+        return PendingSet(client, Keys(namespace(fleet))).pending(agent).documents
+
+
+@contextmanager
+def housekeeping(settings: Settings, clock: Clock) -> Iterator[Housekeeping]:
+    """Housekeeping of one worker process."""
+    with connect(settings) as client:
+        keys = Keys(namespace(settings))
+        runtime = Runtime(settings, BrokerJobQueue(client, keys), HealthStore(client, keys))
+        yield Housekeeping(runtime, stopping=lambda: False, clock=clock)
+        runtime.close()
+
+
+def test_content_without_marks_is_found_again_after_the_broker_lost_all(
+    fleet: Fleet, of_fleet: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr(maintenance, "HOUSEKEEPING_SECONDS", 0.2)
+    quick = of_fleet.model_copy(update={"sync": Sync(interval_minutes=0.001)})
+    with FleetWorkers(quick) as workers:
+        fleet.arrive(ANNA, "memory/a.md", "The heron stands in the reeds.\n")
+        workers.client.flushall()
+        wait_until(lambda: workers.finds("heron"))
+
+
+def test_the_owner_alone_compares_at_intervals_and_when_the_broker_lost_its_data(
+    fleet: Fleet, of_fleet: Settings, tmp_path: Path
+) -> None:
+    clock, agents = Clock(), [f"acme/agent{number}" for number in range(3)]
+    fleet.add(*agents)
+    other = of_fleet.model_copy(update={"home": tmp_path / "other"})
+    with housekeeping(of_fleet, clock) as owner, housekeeping(other, clock) as second:
+        assert list(owner.agents(begins=True)) == [*agents, ANNA]
+        for agent in agents:
+            fleet.arrive(agent, "memory/a.md", "The heron stands in the reeds.\n")
+        assert list(second.agents(begins=True)) == []
+        assert list(owner.agents(begins=True)) == [*agents, ANNA]
+        assert [marks(of_fleet, agent) for agent in agents] == [0, 0, 0], "it is not time yet"
+
+        clock.now += 15 * 60
+        first = owner.agents(begins=True)
+        assert next(first) == agents[0]
+        assert next(first) == agents[1]
+        clock.now += maintenance.ROUND_SECONDS
+        assert list(first) == [], "the queue is swept meanwhile"
+        assert [marks(of_fleet, agent) for agent in agents] == [1, 0, 0]
+        assert list(owner.agents(begins=False)) == [agents[2], ANNA], "the next call goes on"
+        assert [marks(of_fleet, agent) for agent in agents] == [1, 1, 1]
+
+        with connect(of_fleet) as client:
+            client.flushall()
+        assert list(owner.agents(begins=False)) == [*agents, ANNA]
+        assert [marks(of_fleet, agent) for agent in agents] == [1, 1, 1]
 
 
 def test_a_job_of_a_later_version_is_left_to_other_workers(

@@ -12,6 +12,7 @@ import pytest
 from memory.store.errors import StoreFull
 from memory.store.writer import Maintained
 from schemas.conditions import ConditionCode
+from schemas.settings import StoreSettings
 from tests.recording import RecordingConditions
 from workers.maintenance import AGENT_SECONDS, Maintenance
 from workers.queue.pending import Waiting
@@ -35,6 +36,7 @@ def test_a_failure_is_a_condition_until_it_goes_well_and_stops_no_other_agent(er
     conditions = RecordingConditions()
     quiet = SimpleNamespace(waiting=lambda _agent: Waiting(live=0, backfill=0, running=0))
     runtime: Any = SimpleNamespace(
+        settings=SimpleNamespace(store=StoreSettings()),
         directory=SimpleNamespace(agent_ids=lambda: iter("abc")),
         queue=SimpleNamespace(pending_set=quiet),
         health=conditions,
@@ -67,6 +69,7 @@ def test_a_busy_agent_is_maintained_every_half_hour_until_its_work_is_done() -> 
 
     busy = SimpleNamespace(waiting=lambda _agent: Waiting(live=1, backfill=0, running=0))
     runtime: Any = SimpleNamespace(
+        settings=SimpleNamespace(store=StoreSettings()),
         directory=SimpleNamespace(agent_ids=lambda: iter("a")),
         queue=SimpleNamespace(pending_set=busy),
         health=RecordingConditions(),
