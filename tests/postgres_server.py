@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 import psycopg
 
 from memory.store.postgres.migration import migrate
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 #: Users of every server: one that migrates, and members of the two roles.
@@ -53,8 +53,7 @@ class PostgresServer:
     """Server on a port of the loopback, with its data in `folder`. It may be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._folder = folder
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None

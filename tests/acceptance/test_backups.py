@@ -30,11 +30,11 @@ def test_a_home_is_backed_up_while_it_indexes_and_answers_the_same_when_restored
     with EmbeddingServer() as server:
         config = f'remote.base_url = "{server.url}"\nremote.api_key = "{secret}"\n# The old one: api_key = "{secret}"\n'
         with Daemon(tmp_path / "home", workspace, provider="openai", config=config) as daemon:
-            wait_until(lambda: daemon.status()["ok"], timeout=60)
+            wait_until(lambda: daemon.status()["ok"])
             for number in range(40, 80):
                 daemon.write(f"memory/{number}.md", f"The heron of number {number} met an otter.\n")
             assert daemon.run("backup", str(folder)).returncode == 0
-            wait_until(lambda: daemon.status()["ok"] and daemon.status()["index"]["files"] == 80, timeout=60)
+            wait_until(lambda: daemon.status()["ok"] and daemon.status()["index"]["vectorsReady"] == 80)
             shutil.rmtree(folder)
             made = daemon.run("backup", str(folder))
             assert "without the lines that hold keys" in made.stderr
@@ -48,7 +48,7 @@ def test_a_home_is_backed_up_while_it_indexes_and_answers_the_same_when_restored
         assert recalld("restore", str(folder), home=home).returncode == 0
         (home / "recalld.toml").unlink()  # the daemon gets the settings, with the key, by --config
         with Daemon(home, workspace, provider="openai", config=config) as daemon:
-            wait_until(lambda: daemon.status()["ok"], timeout=60)
+            wait_until(lambda: daemon.status()["ok"])
             assert (daemon.status()["index"]["files"], server.inputs) == (80, paid)
             assert answers(daemon) == expected
             refused = daemon.run("restore", str(folder))

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from tests.daemon import REPOSITORY, clean_environment
-from tests.integration.test_readiness import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 

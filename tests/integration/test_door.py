@@ -255,7 +255,7 @@ def test_a_store_that_is_away_is_said_and_the_next_request_succeeds(settings: Se
         with Door(settings.model_copy(update={"store": store}), queue) as door:
             laptop = Sender(door.url, token)
             with laptop.client:
-                assert laptop.client.get("/readyz").status_code == 200
+                wait_until(lambda: laptop.client.get("/readyz").status_code == 200)
                 server.kill()
                 answer = laptop.part(b"x\n")
                 assert (answer.status_code, "store" in answer.json()["error"]) == (503, True)

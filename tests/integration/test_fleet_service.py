@@ -164,7 +164,7 @@ def test_searches_are_unavailable_while_postgresql_is_away(settings: Settings, t
         fleet.add_tenant("acme")
         headers = bearer(fleet.add_token("acme", "bot", rights=["search"], agents=["anna"]))
         with running(of_fleet(settings, urls.reader)) as client:
-            assert client.get("/readyz").status_code == 200
+            wait_until(lambda: client.get("/readyz").status_code == 200)
             assert client.get("/v1/status", headers=headers).status_code == 200
             server.kill()
             assert client.get("/readyz").status_code == 503

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import threading
 import urllib.error
 import urllib.request
-from contextlib import suppress
 
 import pytest
 import redis
@@ -21,6 +18,7 @@ from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.settings import Settings
 from schemas.status import TroubleState
+from tests.ports import free_port
 from tests.waiting import wait_until
 from tests.working import Workers, key
 from workers.health.health_store import HealthStore
@@ -31,15 +29,6 @@ from workers.queue.names import Keys
 from workers.queue.pending import MOVED_KEPT_SECONDS
 from workers.queue.private_server import BrokerServer
 from workers.runtime import Timing
-
-
-def free_port() -> int:
-    """Return a free port below those that the system chooses from, so that no connection has it a moment later."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def ask(port: int, path: str = "/readyz") -> tuple[int, dict[str, str]]:

@@ -18,7 +18,7 @@ from tests import npm
 from tests.chat_server import ChatServer
 from tests.daemon import REPOSITORY, Daemon
 from tests.embedding_server import EmbeddingServer
-from tests.integration.test_readiness import free_port
+from tests.ports import free_port
 from tests.transcript_files import message_line, transcript
 from tests.waiting import wait_until
 

@@ -90,7 +90,9 @@ def test_a_token_for_several_agents_opens_the_first_by_default():
 
 
 @pytest.mark.parametrize(
-    "header", [None, "", "Bearer", "Bearer rcl_", f"Basic {SECRET}", f"Bearer {new_token()}", f"bearer x{SECRET}"]
+    "header",
+    [None, "", "Bearer", "Bearer rcl_", f"Basic {SECRET}", f"Bearer {new_token()}", f"bearer x{SECRET}"],
+    ids=["none", "empty", "no token", "no secret", "another scheme", "unknown", "changed"],  # alike in all processes
 )
 def test_a_request_without_a_valid_token_is_refused(header: str | None):
     assert denied(gate(), "anna", header)[0] == 401
