@@ -317,3 +317,18 @@ def test_a_home_in_sqlite_needs_no_client_of_postgresql(home: Path, workspace: P
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "[0, 0]" in ended.stdout, ended.stdout + ended.stderr
     assert "recalld[fleet]" in ended.stderr
+
+
+def test_a_connection_that_is_older_than_the_writer_takes_its_vectors(fleet_urls: Urls) -> None:
+    code = f"""
+from memory.store.postgres.connection import connect
+connection = connect({fleet_urls.writer!r})
+kind = next(connection.execute("SELECT 'halfvec'::regtype::oid::integer"))[0]
+import numpy as np
+from memory.store.postgres.rows import halfvecs
+query = "SELECT (%s::halfvec[])[1]::text"
+print(next(connection.execute(query, (halfvecs([np.ones(2)], kind),)))[0])
+connection.close()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.stdout.strip(), ended.stderr) == ("[1,1]", "")

@@ -17,7 +17,9 @@ from schemas.version import install_command
 try:
     import psycopg
     from psycopg import errors, sql
+    from psycopg.adapt import Dumper
     from psycopg.conninfo import conninfo_to_dict
+    from psycopg.pq import Format
     from psycopg_pool import ConnectionPool, PoolTimeout
 except ImportError as error:
     raise StoreUnreadable(f"PostgreSQL needs further packages: {install_command('fleet')}") from error
@@ -34,6 +36,23 @@ CONNECT_SECONDS, PATIENCE_SECONDS, POOL_SIZE = 5, 0.25, 10
 #: PgBouncer may stand before the server, so nothing is prepared. Keepalives end a connection to a host that vanished.
 _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "connect_timeout": CONNECT_SECONDS}
 _OPTIONS |= {"keepalives_idle": 10, "keepalives_interval": 10, "tcp_user_timeout": 30_000}
+
+
+class Halfvecs(bytes):
+    """Array of `halfvec` in PostgreSQL's binary form."""
+
+
+class _BinaryDumper(Dumper):
+    """Hand bytes over as they are. The statement tells their type."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: bytes) -> bytes:
+        return bytes(obj)
+
+
+# Here, because a connection knows only the dumpers that were registered before it was made.
+psycopg.adapters.register_dumper(Halfvecs, _BinaryDumper)
 
 
 class ServerFacts(NamedTuple):

@@ -8,11 +8,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import psycopg
-from psycopg.adapt import Dumper
-from psycopg.pq import Format
-
-from memory.store.postgres.connection import Connection
+from memory.store.postgres.connection import Connection, Halfvecs
 from memory.store.reader import MOST_NAMED, Vector
 from memory.store.row_reader import PAGE, statements
 from memory.store.rows import FILE_COLUMNS
@@ -69,22 +65,6 @@ STATEMENTS["counts"] += f""",
     (SELECT last_commit_at FROM recalld.generations WHERE {OF}),
     (SELECT coalesce(dimensions, 0) FROM recalld.generations WHERE {OF})
 """
-
-
-class Halfvecs(bytes):
-    """Array of `halfvec` in PostgreSQL's binary form."""
-
-
-class _BinaryDumper(Dumper):
-    """Hand bytes over as they are. The statement tells their type."""
-
-    format = Format.BINARY
-
-    def dump(self, obj: bytes) -> bytes:
-        return bytes(obj)
-
-
-psycopg.adapters.register_dumper(Halfvecs, _BinaryDumper)
 
 
 def halfvecs(vectors: Sequence[Vector | None], element_type: int) -> Halfvecs:

@@ -14,9 +14,9 @@ from typing import Any
 
 from memory.store.document_transaction import DocumentTransaction, DocumentWriter
 from memory.store.errors import Superseded
-from memory.store.postgres.connection import Connection, Database
+from memory.store.postgres.connection import Connection, Database, Halfvecs
 from memory.store.postgres.reader import PostgresReader
-from memory.store.postgres.rows import IS_NAMED, OF, Halfvecs, as_json, halfvecs, run
+from memory.store.postgres.rows import IS_NAMED, OF, as_json, halfvecs, run
 from memory.store.postgres.rows import STATEMENTS as READING
 from memory.store.postgres.words import stream_of
 from memory.store.reader import SentenceSigns, Vector
