@@ -6,6 +6,9 @@ import random
 import socket
 from contextlib import suppress
 
+#: Ports that this process was given: their servers may not listen yet.
+_GIVEN: set[int] = set()
+
 
 def free_port() -> int:
     """Return a free port below those that the system chooses from, so that no connection has it a moment later."""
@@ -13,4 +16,6 @@ def free_port() -> int:
         port = random.SystemRandom().randrange(10_000, 32_000)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _GIVEN:
+                _GIVEN.add(port)
+                return port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -16,6 +15,7 @@ import redis
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
+from tests.ports import free_port
 from tests.waiting import wait_until
 from tests.working import Workers, key
 from workers.queue.connection import IMPATIENT_SECONDS, SentinelTlsConnection, connect
@@ -37,11 +37,6 @@ class Guarded:
             return int(client.execute_command("SENTINEL", "get-master-addr-by-name", "team queue")[1])
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
     primary, replica, sentinel = (free_port() for _ in range(3))
@@ -50,6 +45,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
     config.write_text(
         f'port {sentinel}\nbind 127.0.0.1\nrequirepass watch\nsentinel monitor "team queue" 127.0.0.1 {primary} 1\n'
         'sentinel auth-pass "team queue" right\nsentinel down-after-milliseconds "team queue" 500\n'
+        'sentinel failover-timeout "team queue" 5000\n'  # else a failover that finds no replica waits for minutes
     )
     with ExitStack() as stack:
 
