@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, update_wrapper
 from pathlib import Path
@@ -22,6 +23,7 @@ from recalld.settings.load import (
     written_agents,
 )
 from recalld.settings.workspaces import remember_workspace
+from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from schemas.settings import AgentSettings, Settings
@@ -102,6 +104,21 @@ class Invocation:
         """
         chosen = self.loaded.workspace
         return select_agent(self.settings, self.agent if self.agent is not None or chosen is None else chosen.agent)
+
+    def fleet_agent(self) -> AgentSettings:
+        """Return the agent of this call, which the directory of a fleet may have instead of the settings.
+
+        Raises:
+            UserError: like `the_agent`.
+        """
+        if self.settings.store.url is None or (self.agent is None and self.settings.agents):
+            return self.the_agent()
+        from memory.store.postgres.directory import FleetDirectory
+
+        with suppress(KeyError, ValueError):
+            return FleetDirectory.of(self.settings).agent(self.agent or "")
+        problem = f"has no agent {self.agent!r}" if self.agent else "may have many agents"
+        raise UserError(f"the fleet {problem}; name one as --agent TENANT/AGENT", exit_code=2)
 
     def agents(self) -> tuple[AgentSettings, ...]:
         """Return the agents of this call: the agent of --agent, else of --workspace, else all.

@@ -34,7 +34,7 @@ from schemas.settings import AgentSettings
 
 
 class _Arrived(DocumentSource):
-    """Documents that machines sent. No folder holds them: a document that is absent was deleted."""
+    """Documents that machines sent. No folder holds them."""
 
     _documents: FleetDocuments
     _included: Globs | None
@@ -59,9 +59,6 @@ class _Arrived(DocumentSource):
     def is_there(self, key: DocumentKey) -> bool:  # noqa: ARG002 - a store that is away raises
         return True
 
-    def forgets(self, keys: Collection[DocumentKey], reader: StoreReader | None, scan: Scan | None) -> set[DocumentKey]:  # noqa: ARG002 - as on a disk
-        return set(keys)
-
     def _admits(self, key: DocumentKey) -> bool:
         return self._included is None or self._included.admits(key.path)
 
@@ -75,7 +72,7 @@ class _Arrived(DocumentSource):
 
 
 class ArrivedNotes(_Arrived, Notes):
-    """Notes that machines sent."""
+    """Notes that machines sent. A note that is absent was deleted."""
 
     def __init__(self, agent: AgentSettings, documents: FleetDocuments) -> None:
         super().__init__(agent, record=None)
@@ -83,6 +80,9 @@ class ArrivedNotes(_Arrived, Notes):
 
     def folders(self) -> list[str]:
         return []
+
+    def forgets(self, keys: Collection[DocumentKey], reader: StoreReader | None, scan: Scan | None) -> set[DocumentKey]:  # noqa: ARG002 - as on a disk
+        return set(keys)
 
     def personal(self) -> dict[DocumentKey, FileStat]:
         documents = self._documents.all().items()
@@ -105,7 +105,7 @@ class ArrivedNotes(_Arrived, Notes):
 
 
 class ArrivedTranscripts(_Arrived, Transcripts):
-    """Transcripts that machines sent. A machine decides when the index is to forget one."""
+    """Transcripts that machines sent. The index forgets those that their machine removed; imported ones stay."""
 
     def __init__(self, agent: AgentSettings, documents: FleetDocuments) -> None:
         super().__init__(agent)
@@ -120,6 +120,9 @@ class ArrivedTranscripts(_Arrived, Transcripts):
 
     def named(self, text: str) -> DocumentKey | None:
         return DocumentKey(self.name, text) if text.startswith(f"{self.name}/") else None
+
+    def forgets(self, keys: Collection[DocumentKey], reader: StoreReader | None, scan: Scan | None) -> set[DocumentKey]:  # noqa: ARG002 - as on a disk
+        return self.left_out(keys) | self._documents.removed(keys)
 
     def left_out(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
         return {key for key in keys if self.owns(key) and not self._admits(key)}

@@ -304,21 +304,15 @@ def _is_opened(link: str, file: Path) -> bool:
 def export(invocation: Invocation, *, file: Path, force: bool) -> None:
     """Write an agent's whole memory to one SQLite FILE, while everything runs.
 
-    It holds texts, vectors and conversations whose files are gone. `recalld import` reads it.
+    It holds texts, vectors and conversations whose files are gone. `recalld import` reads it. Of a fleet, name the
+    agent as TENANT/AGENT.
     """
-    from memory.index.file_generations import FileGenerations
-    from memory.index.generations import Generations
-    from memory.store.sqlite.writer import copy_whole
+    from recalld.runs.imports import export_file
 
-    agent = invocation.the_agent()
+    agent = invocation.fleet_agent()
     if file.exists() and not force:
         raise UserError(f"{file} is there already; --force replaces it", exit_code=2)
-    generations = Generations.of(invocation.settings, agent.id)
-    if not isinstance(generations, FileGenerations):
-        raise UserError("this memory is in PostgreSQL, and not exported yet; pg_dump copies the database")
-    if (name := generations.current()) is None:
-        raise UserError(f"agent {agent.id} has no index yet; `recalld index` makes one")
-    copy_whole(generations.folder / name, file, is_alone=True)
+    export_file(invocation.settings, agent.id, file)
     click.echo(f"wrote {printable_name(str(file))}")
 
 
@@ -330,20 +324,22 @@ def import_(invocation: Invocation, *, file: Path) -> None:
     """Read a FILE of `recalld export` into an agent's memory. Nothing is embedded, and nothing is paid.
 
     Copy the notes into the workspace first: a note that is not there counts as deleted, and is left out. Conversations
-    need no files. Documents that the memory has stay as they are.
+    need no files. Documents that the memory has stay as they are. Of a fleet, name the agent as TENANT/AGENT.
     """
     from recalld.runs.imports import import_file
     from recalld.settings.load import check_workspace
     from recalld.wiring import AgentIndex
 
-    agent, settings = invocation.the_agent(), invocation.settings
-    check_workspace(agent)
+    agent, settings = invocation.fleet_agent(), invocation.settings
+    if is_here := agent in settings.agents:
+        check_workspace(agent)
     imported, left_out = import_file(file, settings, agent, AgentIndex(settings, agent).fingerprint)
     invocation.remember()
     click.echo(f"imported {counted(imported, 'document')} into agent {agent.id}")
     if left_out:
         absent = f"left out {counted(len(left_out), 'document')} whose files are not here, such as {min(left_out).path}"
-        remark(f"{absent}; copy notes into {agent.workspace}, then import again")
+        here, in_fleet = f"copy notes into {agent.workspace}, then import again", "machines have to send notes"
+        remark(f"{absent}; {here if is_here else in_fleet}")
 
 
 @click.command("backup", epilog=examples("recalld backup /backup/recalld-monday"))

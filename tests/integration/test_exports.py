@@ -14,11 +14,26 @@ from typing import Any
 import apsw
 import pytest
 
+from memory.documents.agent_files import AgentFiles
+from memory.documents.comparison import compare, forgets
+from memory.index.postgres_generations import PostgresGenerations
 from memory.store.options import StoreOptions
+from memory.store.postgres.administration import Administration
+from memory.store.postgres.arrivals import ArrivingDocuments, Extent, Part, running_digest
+from memory.store.postgres.connection import Database
+from memory.store.postgres.reader import PostgresReader
+from memory.store.postgres.writer import PostgresStore
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.writer import SqliteStore, copy_whole, create_generation
+from memory.store.writer import DocumentDelete
+from memory.transcripts.lines import packed
+from schemas.agents import Scope
+from schemas.documents import DocumentKey
+from schemas.settings import Settings
+from schemas.settings.service import StoreSettings
 from tests.chaos.disks import small_disk
 from tests.commanding import CommandLine
+from tests.postgres_server import Urls
 from tests.storing import document, key
 from tests.waiting import wait_until
 
@@ -58,8 +73,8 @@ class Desk:
         asked = ["search", "--min-score", "0", "--max-results", "20"]
         return [self.commands.json(*where, *asked, question)["results"] for question in QUESTIONS]
 
-    def imported(self) -> tuple[int, str, str]:
-        return self.commands.run("--home", str(self.other), "import", str(self.file))
+    def imported(self, *options: str) -> tuple[int, str, str]:
+        return self.commands.run("--home", str(self.other), "import", *options, str(self.file))
 
     def refused(self) -> str:
         """Return the sentence with which the import is refused; it has made no index."""
@@ -97,7 +112,97 @@ def test_notes_that_are_not_here_are_left_out_until_they_are(desk: Desk) -> None
     assert (code, out) == (0, "imported 32 documents into agent main\n")
     assert "left out 1 document whose files are not here, such as memory/7.md" in err
     note.write_text(text)
+    paid = desk.commands.server.requests
     assert desk.imported()[1] == "imported 1 document into agent main\n"
+    note.unlink()
+    desk.other = desk.other.with_name("c")
+    desk.imported()
+    note.write_text(text)
+    desk.commands.say("--home", str(desk.other), "index")
+    assert desk.commands.server.requests == paid, "its vectors are in the cache"
+
+
+def test_a_memory_moves_to_a_fleet_and_back_and_pays_nothing(desk: Desk, fleet_urls: Urls) -> None:
+    expected = desk.results()
+    asked = desk.commands.server.requests
+    desk.commands.set("RECALLD_STORE__URL", fleet_urls.writer)
+    desk.commands.set("RECALLD_MODEL", "another")
+    assert 'agent main has model = "another"' in desk.refused()
+    desk.commands.set("RECALLD_MODEL", "")
+    assert desk.imported() == (0, "imported 33 documents into agent main\n", "")
+    desk.commands.say("--home", str(desk.other), "index")
+    assert desk.commands.server.requests == asked
+    assert_equal(desk.results(desk.other), expected)
+    assert "Zebra gone 7" in desk.commands.say("--home", str(desk.other), "get", "sessions/gone.jsonl")
+
+    desk.commands.set("RECALLD_STORE__URL", fleet_urls.reader)
+    desk.file.unlink()
+    desk.commands.say("--home", str(desk.other), "export", str(desk.file))
+    assert (desk.file.stat().st_mode & 0o777, list(desk.file.parent.glob(".recalld*"))) == (0o600, [])
+    code, _, err = desk.commands.run("export", str(desk.file.parent / "nowhere" / "out.sqlite"))
+    assert (code, "cannot be written (No such file or directory)" in err) == (1, True)
+    code, _, err = desk.commands.run("backup", str(desk.file.parent / "copy"))
+    assert (code, "pg_dump" in err, "pg_restore" in err) == (1, True, True)
+
+    desk.commands.set("RECALLD_STORE__URL", "")
+    desk.other, asked = desk.other.with_name("c"), desk.commands.server.requests
+    assert desk.imported()[1] == "imported 33 documents into agent main\n"
+    desk.commands.say("--home", str(desk.other), "index")
+    assert desk.commands.server.requests == asked
+    assert_equal(desk.results(desk.other), expected)
+
+
+def assert_equal(results: list[Any], expected: list[Any]) -> None:
+    """Check that answers have the same passages in the same order, with the same scores."""
+    for passages, others in zip(results, expected, strict=True):
+        assert [(each["path"], each["startLine"]) for each in passages] == [
+            (each["path"], each["startLine"]) for each in others
+        ]
+        for score in ("score", "vectorScore", "textScore"):
+            scores = [each.get(score) for each in others]
+            assert [each.get(score) for each in passages] == pytest.approx(scores, abs=1e-5)
+
+
+def test_an_imported_conversation_stays_until_its_machine_removes_it(
+    desk: Desk, fleet_urls: Urls, settings: Settings
+) -> None:
+    database, anna = Database(fleet_urls.writer), Scope("acme", "anna")
+    fleet = Administration(database, actor="root")
+    fleet.add_tenant("acme")
+    fleet.add_agent("acme", "anna")
+    arriving = ArrivingDocuments(database, anna)
+    content = (desk.workspace / "MEMORY.md").read_bytes()
+    note = Part(Extent(), len(content), running_digest("", content), packed(content), len(content), is_last=True)
+    arriving.add("laptop", key("MEMORY.md"), note)
+    desk.commands.set("RECALLD_STORE__URL", fleet_urls.writer)
+    code, out, err = desk.imported("--agent", "acme/anna")
+    assert (code, out) == (0, "imported 3 documents into agent acme/anna\n")
+    assert "left out 30 documents whose files are not here, such as memory/0.md; machines have to send notes" in err
+
+    files = AgentFiles(settings.agents[0], arrived=arriving)
+    reader = PostgresGenerations(StoreSettings(url=fleet_urls.reader), anna.agent_id).open_reader()
+    assert isinstance(reader, PostgresReader)
+    talk, gone = (DocumentKey("sessions", f"sessions/{name}.jsonl") for name in ("talk", "gone"))
+    assert compare(files, reader).gone == []
+    with reader.snapshot() as before:
+        indexed = before.file(talk)
+        arriving.remove("laptop", [talk, key("MEMORY.md")])
+        assert compare(files, reader).gone == [key("MEMORY.md"), talk]
+        assert forgets(files, talk, reader)
+        assert not forgets(files, gone, reader)
+        store = PostgresStore(database, anna, reader.name)
+        store.write([DocumentDelete(talk, reader.revision(talk))])
+        assert (reader.file(talk), before.file(talk)) == (None, indexed)
+        assert indexed is not None
+
+    desk.commands.set("RECALLD_STORE__URL", fleet_urls.reader)
+    desk.commands.say("export", "--force", "--agent", "acme/anna", str(desk.file))
+    with closing(SqliteReader(desk.file, StoreOptions())) as exported:
+        assert (exported.check(), {file.key for file in exported.files()}) == ([], {key("MEMORY.md"), gone})
+    for name, words in (("acme/bob", "no agent 'acme/bob'"), ("a b/c", "no agent 'a b/c'")):
+        code, _, err = desk.commands.run("export", "--force", "--agent", name, str(desk.file))
+        assert (code, words in err, "--agent TENANT/AGENT" in err) == (2, True, True)
+    database.close()
 
 
 def test_an_export_is_one_moment_while_a_writer_commits(tmp_path: Path) -> None:

@@ -238,7 +238,9 @@ def with_falling_scores(hits: Sequence[Scored]) -> list[Scored]:
     lowered: list[Scored] = []
     for item, row in hits:
         above = lowered[-1][0].score if lowered else 2.0
-        lowered.append((replace(item, score=0.99 * above) if item.score >= above else item, row))
+        # Equal cosines of two stores differ by the rounding of float32.
+        is_below = item.score < above * (1 - 1e-6)
+        lowered.append((item if is_below else replace(item, score=0.99 * above), row))
     return lowered
 
 

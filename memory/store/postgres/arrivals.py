@@ -49,6 +49,10 @@ UPDATE recalld.documents SET version = %(version)s, size = %(size)s, stored = %(
 WHERE {HELD}
 """  # noqa: S608 - constants
 DELETE_ALL_PARTS = f"DELETE FROM recalld.document_parts WHERE {HELD}"  # noqa: S608 - constants
+# The row of a transcript stays, as a record that its machine removed it: absence alone erases no transcript.
+HIDE_DOCUMENT = f"""
+UPDATE recalld.documents SET version = 0, size = 0, stored = 0, digest = '', arrived_ns = arrived_ns + 1 WHERE {HELD}
+"""  # noqa: S608 - constants
 DELETE_DOCUMENT = f"DELETE FROM recalld.documents WHERE {HELD}"  # noqa: S608 - constants
 
 SELECT_HELD = """
@@ -140,8 +144,10 @@ class ArrivingDocuments(FleetDocuments):
     def remove(self, machine: str, keys: Collection[DocumentKey]) -> None:
         """Remove documents of a machine. A document that another machine holds stays in its version."""
         with self._database.transaction(self._scope) as connection:
-            for names in (self._names(key, machine) for key in sorted(keys)):
-                connection.execute(DELETE_DOCUMENT, names)
+            for key in sorted(keys):
+                names = self._names(key, machine)
+                for statement in (ADD_DOCUMENT, HIDE_DOCUMENT) if key.is_transcript else (DELETE_DOCUMENT,):
+                    connection.execute(statement, names)
                 connection.execute(DELETE_ALL_PARTS, names)
 
     def _note_event(self, connection: Connection, event: str, content: str) -> None:

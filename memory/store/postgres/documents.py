@@ -5,7 +5,7 @@ Of a note on several machines, the version that arrived last is the document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -27,6 +27,11 @@ SELECT_ONE = f"""
 SELECT stored, arrived_ns, version, machine, format FROM recalld.documents WHERE {_KEY} AND version > 0
 ORDER BY arrived_ns DESC, machine LIMIT 1
 """  # noqa: S608 - constants
+SELECT_REMOVED = """
+SELECT source, path FROM recalld.documents WHERE tenant = %(tenant)s AND agent = %(agent)s
+    AND (source, path) IN (SELECT * FROM unnest(%(sources)s::text[], %(paths)s::text[]))
+GROUP BY source, path HAVING max(version) = 0 AND max(arrived_ns) > 0
+"""
 SELECT_CONTENT = f"""
 SELECT place, stored, content FROM recalld.document_parts
 WHERE {HELD} AND version = %(version)s AND place + stored > %(first)s AND place < %(end)s
@@ -65,6 +70,12 @@ class FleetDocuments:
             return None
         *facts, machine, format_name = row
         return HeldDocument(key, _stat(*facts), machine, format_name)
+
+    def removed(self, keys: Collection[DocumentKey]) -> set[DocumentKey]:
+        """Return those of these transcripts that their machines removed."""
+        columns = {"sources": [key.source for key in keys], "paths": [key.path for key in keys]}
+        with self._reading() as connection:
+            return {DocumentKey(*row) for row in connection.execute(SELECT_REMOVED, {**self._names(), **columns})}
 
     def content(self, document: HeldDocument, *, first: int = 0) -> Iterator[tuple[bytes, int, int]]:
         """Yield the Zstandard frames of a document's content, its size then, and the bytes to skip of each.

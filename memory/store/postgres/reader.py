@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 from memory.chunking.segmenting import index_text
 from memory.store.options import StoreOptions
@@ -41,7 +41,12 @@ class PostgresReader(PostgresSearch, RowReader):
     """Read access to one generation, for several threads."""
 
     def __init__(
-        self, database: Database, scope: Scope, generation: str, *, options: StoreOptions | None = None
+        self,
+        database: Database,
+        scope: Scope,
+        generation: str,
+        *,
+        options: StoreOptions | None = None,
     ) -> None:
         self._database = database
         self._scope = scope
@@ -94,11 +99,11 @@ class PostgresReader(PostgresSearch, RowReader):
         """Do nothing: the process's connections are shared by its indexes."""
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[Self]:
         with self._read() as connection:
             self._snapshots.connection = connection
             try:
-                yield
+                yield self
             finally:
                 self._snapshots.connection = None
 
