@@ -9,10 +9,11 @@ RecalldError
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import httpcore2
 import httpx2
@@ -20,24 +21,24 @@ import httpx2
 from memory.embedding.providers.exchange import Exchange
 from memory.embedding.providers.transport import connect
 from memory.http.origin_guard import is_loopback
+from producers.remote.parts import Part
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Terminal, Transient, UserError
-from schemas.ingest import MOST_DOCUMENTS, Extent, ExtentsAnswer
+from schemas.ingest import Extent, ExtentsAnswer
 from schemas.settings import Settings
 
-#: Seconds of a request, the bytes a second of a slow line besides, and bytes of an answer.
-REQUEST_SECONDS = 30.0
-SLOW_BYTES_PER_SECOND = 20_000.0
-ANSWER_BYTES = 4_000_000
-
-#: Seconds without requests after the door refused this machine or its agent.
-REFUSED_SECONDS = 60.0
+#: Bounds of a request: seconds, and the bytes of a slow line in a second; bytes of an answer.
+REQUEST_SECONDS, SLOW_BYTES_PER_SECOND, ANSWER_BYTES = 30.0, 20_000.0, 4_000_000
 
 #: Longest pause, in seconds, that the door may ask for.
 LONGEST_PAUSE_SECONDS = 300.0
 
-#: Statuses about the token or the agent, not about a document. 404 is an unknown agent, or no door at all.
-_ABOUT_SENDER = (401, 403, 404)
+
+#: Errors of a door that is away.
+_AWAY = (
+    *(Transient, Terminal, OSError, httpx2.HTTPError),
+    *(httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError),
+)
 
 
 class DocumentUnwanted(Permanent):
@@ -91,41 +92,24 @@ class DoorClient:
         return self._names.get(agent, None if self._is_single else agent)
 
     def extents(self, agent: str, keys: Sequence[DocumentKey]) -> dict[DocumentKey, Extent]:
-        """Return the content that the door has of documents."""
-        extents: dict[DocumentKey, Extent] = {}
-        for first in range(0, len(keys), MOST_DOCUMENTS):
-            page = keys[first : first + MOST_DOCUMENTS]
-            answer = self._post("compare", json=self._documents(agent, page))
-            try:
-                documents = ExtentsAnswer.model_validate(answer).documents
-            except ValueError as error:
-                raise SenderRefused(f"{self.url} is not the door of a fleet: its answer is another") from error
-            extents |= {key: Extent(held.size, held.digest) for key, held in zip(page, documents, strict=False)}
-        return extents
+        """Return the content that the door has of at most `MOST_DOCUMENTS` documents."""
+        content = self._post("compare", json=self._documents(agent, keys))
+        try:
+            documents = ExtentsAnswer.model_validate(content).documents
+        except ValueError as error:
+            raise SenderRefused(f"{self.url} is not the door of a fleet: its answer is another") from error
+        return {key: Extent(answer.size, answer.digest) for key, answer in zip(keys, documents, strict=False)}
 
-    def add(
-        self,
-        agent: str,
-        key: DocumentKey,
-        frame: bytes,
-        after: Extent,
-        end: Extent,
-        *,
-        is_last: bool,
-        format_name: str | None,
-        lane: Lane,
-    ) -> None:
-        """Send the part between two extents, a Zstandard frame. It is committed on return.
+    def add(self, agent: str, key: DocumentKey, part: Part, *, lane: Lane, is_last: bool, of: str | None) -> None:
+        """Send a part, which is committed on return. `of` is the format that the user named.
 
         Raises:
             PartMisplaced: see there.
         """
-        source, path = _name(key)
-        query = {"source": source, "path": path, "machine": self.machine, "agent": self.agent(agent)}
-        query |= {"offset": str(after.size), "before": after.digest, "digest": end.digest, "format": format_name}
-        query |= {"last": str(is_last).lower(), "lane": lane.value}
+        query = {**self._sender(agent), **_name(key), "format": of, "lane": lane.value, "last": str(is_last).lower()}
+        query |= {"offset": str(part.after.size), "before": part.after.digest, "digest": part.end.digest}
         params = {name: text for name, text in query.items() if text is not None}
-        self._post("part", params=params, content=frame, headers={"Content-Type": "application/zstd"})
+        self._post("part", params=params, content=part.frame, headers={"Content-Type": "application/zstd"})
 
     def remove(self, agent: str, keys: Sequence[DocumentKey]) -> None:
         """Tell the door that documents are gone, at most `MOST_DOCUMENTS` of them."""
@@ -135,53 +119,49 @@ class DoorClient:
         """Close the connections."""
         self._client.close()
 
+    def _sender(self, agent: str) -> dict[str, str | None]:
+        return {"machine": self.machine, "agent": self.agent(agent)}
+
     def _documents(self, agent: str, keys: Sequence[DocumentKey]) -> dict[str, Any]:
-        documents = [dict(zip(("source", "path"), _name(key), strict=True)) for key in keys]
-        return {"machine": self.machine, "agent": self.agent(agent), "documents": documents}
+        return {**self._sender(agent), "documents": [_name(key) for key in keys]}
 
     def _post(self, call: str, *, headers: Mapping[str, str] | None = None, **body: Any) -> Any:
         if (seconds := self._closed_until - time.monotonic()) > 0:
             raise BrokerUnavailable(f"the door at {self.url} is asked again in {seconds:.0f} s", retry_after=seconds)
-        exchange = Exchange(
-            f"the door at {self.url}",
-            seconds=REQUEST_SECONDS,
-            answer_bytes=ANSWER_BYTES,
-            bytes_per_second=SLOW_BYTES_PER_SECOND,
-        )
+        name, pace = f"the door at {self.url}", SLOW_BYTES_PER_SECOND
+        exchange = Exchange(name, seconds=REQUEST_SECONDS, answer_bytes=ANSWER_BYTES, bytes_per_second=pace)
         try:
             with exchange.running():
-                address = f"{self.url}/v1/ingest/{call}"
-                answer = self._client.post(address, headers={**self._headers, **(headers or {})}, **body)
-        except (Transient, Terminal, OSError, httpx2.HTTPError) as error:
-            raise BrokerUnavailable(f"the door at {self.url} does not answer: {error}") from error
-        except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError) as error:
-            raise BrokerUnavailable(f"the door at {self.url} does not answer: {error}") from error
-        return self._content_of(answer)
-
-    def _content_of(self, answer: httpx2.Response) -> Any:
-        """Return the JSON of an answer. Raise the error that a refusal means."""
+                address, all_headers = f"{self.url}/v1/ingest/{call}", {**self._headers, **(headers or {})}
+                answer = self._client.post(address, headers=all_headers, **body)
+        except _AWAY as error:
+            raise BrokerUnavailable(f"{name} does not answer: {error}") from error
         content: Any = None
         with suppress(ValueError):
             content = answer.json()
-        told = content if isinstance(content, dict) else {}
-        if answer.is_success and content is not None:
-            return content
-        if answer.status_code == 409 and isinstance(told.get("size"), int):
-            raise PartMisplaced(Extent(told["size"], str(told.get("digest", ""))))
-        reason = str(told.get("error") or f"status {answer.status_code} without a reason")[:500]
-        if answer.status_code in (408, 429) or answer.status_code >= 500:
+        if not answer.is_success or content is None:
+            self._refused(answer, content if isinstance(content, dict) else {})
+        return content
+
+    def _refused(self, answer: httpx2.Response, content: dict[str, Any]) -> NoReturn:
+        """Raise the error that a refusal means."""
+        status, reason = answer.status_code, str(content.get("error", "no reason"))[:500]
+        if status == 409 and isinstance(content.get("size"), int):
+            raise PartMisplaced(Extent(content["size"], str(content.get("digest", ""))))
+        if status in (408, 429) or status >= 500:
             pause = answer.headers.get("retry-after", "")
-            seconds = min(float(pause), LONGEST_PAUSE_SECONDS) if pause.isascii() and pause.isdigit() else 0.0
+            seconds = min(float(pause), LONGEST_PAUSE_SECONDS) if re.fullmatch("[0-9]{1,9}", pause) else 0.0
             self._closed_until = time.monotonic() + seconds
             raise BrokerUnavailable(f"the door at {self.url} takes nothing now: {reason}", retry_after=seconds or None)
-        if answer.status_code in _ABOUT_SENDER or not answer.is_client_error:
-            raise SenderRefused(f"{reason} (status {answer.status_code} of {self.url})")
+        # 404 is an unknown agent, or no door at all.
+        if status in (401, 403, 404) or not answer.is_client_error:
+            raise SenderRefused(f"{reason} (status {status} of {self.url})")
         raise DocumentUnwanted(f"the door refuses the document: {reason}")
 
 
-def _name(key: DocumentKey) -> tuple[str, str]:
+def _name(key: DocumentKey) -> dict[str, str | None]:
     """Return source and path of a document on the wire, where no path is absolute."""
     path = key.path.lstrip("/")
     if key.is_transcript and not path.startswith(f"{SESSIONS_SOURCE}/"):
         path = f"{SESSIONS_SOURCE}/{path}"  # an imported one
-    return key.source, path
+    return {"source": key.source, "path": path}

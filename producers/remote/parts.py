@@ -14,10 +14,10 @@ from typing import TypeAlias
 from memory.redaction.json_lines import redact_line
 from memory.transcripts.folding import NO_LINES_DIGEST, digest_with
 from memory.transcripts.lines import RawLine, packed
-from schemas.ingest import MOST_PART_BYTES, Extent, running_digest
+from schemas.ingest import MOST_CONTENT_BYTES, MOST_PART_BYTES, Extent, running_digest
 
 #: Bytes and pieces of a part before it is packed.
-PART_BYTES = 4_000_000
+PART_BYTES = 2_000_000
 PART_PIECES = 20_000
 
 
@@ -53,8 +53,8 @@ class Part:
     place: Place | None
 
 
-class TailChanged(Exception):
-    """The last line, which was sent before it had an end, is another one by now."""
+class LinesChanged(Exception):
+    """Lines that were sent are others by now."""
 
 
 def note_pieces(content: bytes) -> Iterator[Piece]:
@@ -67,13 +67,13 @@ def transcript_pieces(
 ) -> Iterator[Piece]:
     """Yield the lines behind a place, redacted. A line that is too long to be read is empty.
 
-    A last line without an end is left out, or with `sends_tail` sent if it is JSON. Raises TailChanged.
+    A last line without an end is left out, or with `sends_tail` sent if it is JSON. Raises LinesChanged.
     """
     for line in lines:
         tail = hashlib.blake2b(line.data or b"", digest_size=16).hexdigest()
         was_sent, present = bool(place.tail), place
         if was_sent and tail != place.tail:
-            raise TailChanged
+            raise LinesChanged
         place = Place(
             line.end, place.lines + 1, digest_with(place.digest, line), line.end - line.start, line.digest.hex()
         )
@@ -100,16 +100,11 @@ def parts_of(pieces: Iterable[Piece], after: Extent, *, cut_at: int = -1) -> Ite
         yield from _packed(group, after)
 
 
-def empty_part(after: Extent, place: Place | None = None) -> Part:
-    """Return a part without content."""
-    return Part(after, Extent(after.size, running_digest(after.digest, b"")), packed(b""), place)
-
-
 def _packed(group: list[Piece], after: Extent) -> Iterator[Part]:
     """Yield the part of some pieces, or smaller ones if it is too large for the door."""
     content, place = b"".join(data for data, _ in group), group[-1][1]
     frame = packed(content)
-    if len(frame) <= MOST_PART_BYTES and len(content) <= 2 * PART_BYTES:
+    if len(frame) <= MOST_PART_BYTES and len(content) <= MOST_CONTENT_BYTES:
         yield Part(after, Extent(after.size + len(content), running_digest(after.digest, content)), frame, place)
         return
     if len(group) > 1:

@@ -28,14 +28,14 @@ from memory.store.reader import TranscriptPosition
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentDelete, DocumentTouch, DocumentWrite, WriteOutcome
-from memory.transcripts.lines import RawLine
-from producers.remote.door_client import DoorClient, PartMisplaced, SenderRefused
+from memory.transcripts.lines import RawLine, packed
+from producers.remote.door_client import DocumentUnwanted, DoorClient, PartMisplaced, SenderRefused
 from producers.remote.parts import (
     START,
+    LinesChanged,
+    Part,
     Piece,
     Place,
-    TailChanged,
-    empty_part,
     note_pieces,
     parts_of,
     transcript_pieces,
@@ -43,7 +43,7 @@ from producers.remote.parts import (
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable, OutOfMemory, Permanent, Transient
-from schemas.ingest import MOST_DOCUMENTS, Extent
+from schemas.ingest import Extent, running_digest
 from schemas.ports import ConditionReporter
 from schemas.settings import AgentSettings, Settings
 
@@ -83,8 +83,8 @@ class _Sent:
 class RemoteQueue:
     """A `ProducerQueue` that sends documents to the door of a fleet. Thread-safe.
 
-    A document is sent as it is now. One that cannot be read, or that the door never takes, gets a dead letter in the
-    ledger and does not hold up others. Raises the errors of `DoorClient` and of the ledgers.
+    Documents are sent as they are now. A document that cannot be read, or that the door never takes, gets a dead letter
+    in the ledger and does not hold up others. Raises the errors of `DoorClient` and of the ledgers.
     """
 
     def __init__(self, settings: Settings, client: DoorClient, reporter: ConditionReporter) -> None:
@@ -101,29 +101,30 @@ class RemoteQueue:
         return SqliteReader(self._paths[agent.id], _OPTIONS)
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
-        """Send documents as they are now, and remove those that are gone.
+        """Send documents, at most `MOST_DOCUMENTS`, as they are now, and remove those that are gone.
 
         Raises:
-            BrokerUnavailable: some documents were not sent; the caller keeps the event.
+            BrokerUnavailable, SenderRefused, Transient: some were not sent; the caller keeps the event.
         """
-        ledger, gone, unread = self._ledgers[agent], list[DocumentKey](), list[Transient]()
+        ledger, vanished, unread = self._ledgers[agent], list[DocumentKey](), list[Transient]()
         try:
-            unknown = [key for key in documents if ledger.file(key) is None]
-            extents = self._client.extents(agent, unknown) if unknown else {}
+            extents: dict[DocumentKey, Extent] = {}
+            with suppress(DocumentUnwanted):  # one of the names; each document is refused by itself below
+                unknown = [key for key in documents if ledger.file(key) is None]
+                extents = self._client.extents(agent, unknown) if unknown else {}
             for key in documents:
                 with self._locks[hash((agent, key)) % _LOCKS]:
                     if not self._sent(agent, key, extents.get(key), lane, unread):
-                        gone.append(key)
-            for first in range(0, len(gone), MOST_DOCUMENTS):
-                page = gone[first : first + MOST_DOCUMENTS]
-                self._client.remove(agent, page)
-                ledger.write([DocumentDelete(key, ledger.revision(key)) for key in page])
+                        vanished.append(key)
+            if vanished:
+                self._client.remove(agent, vanished)
+                ledger.write([DocumentDelete(key, ledger.revision(key)) for key in vanished])
         except SenderRefused as error:
             self._reporter.report(ConditionCode.DOOR_REFUSES, agent=agent, error=str(error))
-            raise BrokerUnavailable(str(error)) from error
+            raise
         self._reporter.resolve(ConditionCode.DOOR_REFUSES, agent=agent)
         if unread and lane is Lane.LIVE:  # the next comparison finds the others
-            raise BrokerUnavailable(str(unread[0])) from unread[0]
+            raise unread[0]
 
     def request_vectors(self, agent: str) -> None:
         """Do nothing: the fleet embeds."""
@@ -159,7 +160,7 @@ class RemoteQueue:
         create_generation(path, _OPTIONS, fingerprint=facts, description="")
         return SqliteStore(path, _OPTIONS)
 
-    def _sent(self, agent: str, key: DocumentKey, held: Extent | None, lane: Lane, unread: list[Transient]) -> bool:
+    def _sent(self, agent: str, key: DocumentKey, extent: Extent | None, lane: Lane, unread: list[Transient]) -> bool:
         """Send a document; return False if the door must forget it. Failures of this document alone are recorded."""
         ledger, files = self._ledgers[agent], self._files[agent]
         indexed = ledger.file(key)
@@ -167,10 +168,10 @@ class RemoteQueue:
         try:
             stat = files.stat(key)
             if stat is not None and (indexed is None or not indexed.stat.agrees_with(stat)):
-                (sending.transcript if key.is_transcript else sending.note)(files, held)
-            return stat is not None or not forgets(files, key, ledger)
+                (sending.transcript if key.is_transcript else sending.note)(files, extent)
+            return stat is not None or indexed is None or not forgets(files, key, ledger)
         except DocumentGone:
-            return not forgets(files, key, ledger)
+            return indexed is None or not forgets(files, key, ledger)
         except Permanent as error:
             log.warning("document_not_sent", agent=agent, path=key.path, reason=error.reason)
             ledger.add_dead_letter(key, reason=error.reason, error_class=type(error).__name__)
@@ -189,49 +190,49 @@ class _Sending:
     ) -> None:
         self._ledger, self._key = ledger, key
         self._redact = redactor_for(agent, key.source)
-        self._extents = partial(client.extents, agent.id)
         self._add = partial(client.add, agent.id, key, lane=lane)
         self._indexed = ledger.file(key)
 
-    def note(self, files: AgentFiles, held: Extent | None) -> None:
+    def note(self, files: AgentFiles, extent: Extent | None) -> None:
         """Send a note, unless the door has this content."""
         source = files.read(self._key)
-        parts = [*parts_of(note_pieces(self._redact(source.text).encode()), NOTHING)] or [empty_part(NOTHING)]
+        parts = [*parts_of(note_pieces(self._redact(source.text).encode()), NOTHING)]
+        parts = parts or [Part(NOTHING, Extent(0, running_digest("", b"")), packed(b""), None)]
         end = parts[-1].end
         if self._indexed is not None and self._indexed.content_hash == end.digest:
             touched = DocumentTouch(self._key, self._indexed.stat_when_the_same(source.stat), end.digest)
             self._ledger.write([touched])
             return
-        for part in parts if end != held else ():
-            self._add(part.frame, part.after, part.end, is_last=part is parts[-1], format_name=None)
+        for part in parts if end != extent else ():
+            self._add(part, is_last=part is parts[-1], of=None)
         self._record(source.stat, end.digest)
 
-    def transcript(self, files: AgentFiles, held: Extent | None) -> None:
+    def transcript(self, files: AgentFiles, extent: Extent | None) -> None:
         """Send the lines that the door lacks."""
         with files.opened(self._key) as opened:
             position = self._ledger.transcript(self._key)
             sent = _Sent.at(position) if position is not None else _Sent()
-            if position is None and held is not None and held.size:
-                sent = self._beginning(opened, sent, held)
+            if position is None and extent is not None and extent.size:
+                sent = self._beginning(opened, sent, extent)
             for _ in range(2):
                 try:
                     return self._send(opened, sent)
-                except TailChanged:
+                except LinesChanged:
                     sent = _Sent()
                 except PartMisplaced as error:
                     # An answer was lost, or the door was set back.
                     sent = self._beginning(opened, sent, error.present)
             return self._send(opened, _Sent())
 
-    def _beginning(self, opened: OpenTranscript, sent: _Sent, held: Extent) -> _Sent:
+    def _beginning(self, opened: OpenTranscript, sent: _Sent, extent: Extent) -> _Sent:
         """Return the place behind the content of the door if it begins this transcript, else the start."""
-        if sent.extent.size >= held.size or (lines := self._lines(opened, sent)) is None:
+        if sent.extent.size >= extent.size or (lines := self._lines(opened, sent)) is None:
             return _Sent()
-        with suppress(TailChanged):
-            for part in parts_of(self._pieces(opened, lines, sent), sent.extent, cut_at=held.size):
-                if part.end == held and part.place is not None:
+        with suppress(LinesChanged):
+            for part in parts_of(self._pieces(opened, lines, sent), sent.extent, cut_at=extent.size):
+                if part.end == extent and part.place is not None:
                     return _Sent(part.place, part.end, is_new=False)
-                if part.end.size >= held.size:
+                if part.end.size >= extent.size:
                     break
         return _Sent()
 
@@ -250,17 +251,18 @@ class _Sending:
         return transcript_pieces(lines, sent.place, self._redact, sends_tail=isinstance(opened, OpenFile))
 
     def _send(self, opened: OpenTranscript, sent: _Sent) -> None:
+        """Send the parts behind a place. An empty transcript has no parts and replaces nothing."""
         lines = self._lines(opened, sent)
         if lines is None:
             sent, lines = _Sent(), opened.lines()
         parts = parts_of(self._pieces(opened, lines, sent), sent.extent)
         part = next(parts, None)
-        if part is None and sent.is_new:
-            part = empty_part(sent.extent, sent.place)
+        if part is None and sent.is_new and sent.extent != NOTHING:
+            raise LinesChanged  # cut meanwhile, just behind a part
         while part is not None:
             following = next(parts, None)
             is_last = following is None or not sent.is_new
-            self._add(part.frame, part.after, part.end, is_last=is_last, format_name=opened.format)
+            self._add(part, is_last=is_last, of=opened.format)
             if part.place is not None:
                 sent = _Sent(part.place, part.end, is_new=sent.is_new and not is_last)
                 if following is not None:

@@ -15,7 +15,7 @@ import structlog
 
 from memory.documents.imports import imports_path, remember_import
 from memory.http.whole_files import create_whole
-from memory.status.condition_texts import counted
+from memory.status.condition_texts import counted, text_of
 from memory.status.processes import Pulses
 from producers.reconciler import Indexes
 from producers.remote.door_client import DoorClient
@@ -35,69 +35,62 @@ log = structlog.get_logger(__name__)
 _TRIES, _PAUSE_SECONDS = 6, (1.0, 30.0)
 
 
-class LoggedConditions:
+class _LoggedConditions:
     """`ConditionReporter` without a broker: the beginning and the end of each condition are logged."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, str, str], Condition] = {}
+        self._open = set[tuple[str, ConditionCode, str]]()
 
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
-        """Log a condition that begins."""
         if (agent, code, subject) not in self._open:
-            log.warning("condition", code=code.value, agent=agent, subject=subject, **params)
-        self._open[agent, code, subject] = Condition(code, subject, params=params)
+            self._open.add((agent, code, subject))
+            log.warning(code.value, agent=agent, text=text_of(Condition(code, subject, params=params)))
 
     def resolve(self, *codes: ConditionCode, agent: str = "*", subject: str = "") -> None:
-        """Log the ends of conditions."""
         for code in codes:
-            if self._open.pop((agent, code, subject), None) is not None:
-                log.info("condition_over", code=code.value, agent=agent, subject=subject)
+            if (agent, code, subject) in self._open:
+                self._open.remove((agent, code, subject))
+                log.info(f"{code.value}_is_over", agent=agent, subject=subject)
 
     def replace(self, codes: Collection[ConditionCode], conditions: Sequence[Condition], *, agent: str) -> None:
-        """Report all conditions with these codes."""
-        subjects = {(condition.code, condition.subject) for condition in conditions}
-        for name, code, subject in list(self._open):
-            if name == agent and code in codes and (code, subject) not in subjects:
-                self.resolve(ConditionCode(code), agent=agent, subject=subject)
+        present = {(agent, condition.code, condition.subject) for condition in conditions}
+        for name, code, subject in self._open - present:
+            if name == agent and code in codes:
+                self.resolve(code, agent=agent, subject=subject)
         for condition in conditions:
             self.report(condition.code, agent=agent, subject=condition.subject, **condition.params)
 
 
-class NoInbox:
+class _NoInbox:
     """`EventInbox` of a process without a broker: events come by the spool."""
 
-    def put(self, event: Event) -> None:  # noqa: ARG002 - the caller spools it
-        """Refuse an event."""
-        raise BrokerUnavailable("events of this machine go to the spool")
+    def put(self, event: Event) -> None:
+        raise BrokerUnavailable(f"the event {event.kind} belongs into the spool")
 
-    def take(self, timeout_seconds: float) -> Event | None:  # noqa: ARG002 - there is nothing to wait for
-        """Return None."""
-        return None
+    def take(self, timeout_seconds: float) -> Event | None: ...
 
     def ask(self, event: Event, timeout_seconds: float) -> bool:  # noqa: ARG002 - as above
-        """Return False."""
         return False
 
-    def answer(self, event: Event) -> None:
-        """Do nothing."""
+    def answer(self, event: Event) -> None: ...
 
 
 def watch_remote(settings: Settings, stop: threading.Event, *, on_ready: Callable[[], None], pulses: Pulses) -> None:
     """Send the changed documents of all agents to the fleet until `stop` is set."""
     client = DoorClient(settings, machine_id(settings.home))
-    reporter = LoggedConditions()
+    reporter = _LoggedConditions()
     with closing(RemoteQueue(settings, client, reporter)) as queue:
         for agent in settings.agents:
             name = client.agent(agent.id)
-            meant = f"agent {name}" if name is not None else "the first agent of the access token"
-            click.echo(f"sends {agent.id} to {client.url} ({meant})", err=True)
+            target = f"agent {name}" if name is not None else "the first agent of the access token"
+            click.echo(f"sends {agent.id} to {client.url} ({target})", err=True)
         try:
             for agent in settings.agents[:1]:
                 client.extents(agent.id, [DocumentKey("memory", "MEMORY.md")])
         except RecalldError as error:
             click.echo(f"{error}; changes are sent once it takes them", err=True)
         indexes = Indexes(indexed=queue.indexed)
-        run_producers(settings, queue, NoInbox(), reporter, stop, indexes, on_ready=on_ready, pulses=pulses)
+        run_producers(settings, queue, _NoInbox(), reporter, stop, indexes, on_ready=on_ready, pulses=pulses)
 
 
 def send_backfill(
@@ -120,7 +113,7 @@ def send_backfill(
         for folder in selection.folders:
             remember_import(imports_path(settings.home, agent.id), folder)
     failed: dict[str, str] = {}
-    with closing(RemoteQueue(settings, client, LoggedConditions())) as queue:
+    with closing(RemoteQueue(settings, client, _LoggedConditions())) as queue:
         with closing(queue.indexed(agent)) as ledger:
             indexed = {key: file.stat for key in stats if (file := ledger.file(key)) is not None}
         keys = [key for key, stat in stats.items() if key not in indexed or not indexed[key].agrees_with(stat)]

@@ -189,6 +189,7 @@ SENDERS = {
     "recalld.up.lifecycle": "spans, without texts, to the operator's host",
     "memory.http.server": "the socket that listens",
     "memory.service.run": "the same one",
+    "producers.remote.door_client": "redacted documents, by the guarded transport, to the fleet that the user names",
 }
 
 #: Modules of the providers that make an HTTP client, and the reason.
