@@ -95,6 +95,11 @@ class PostgresServer:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             connection.execute(statement.encode())
 
+    def client(self, program: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a client program of the wheel, such as `psql`, to its end."""
+        command = _command(program, *arguments)
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
     def empty_database(self, *, with_pgvector: bool = True) -> str:
         """Make a database that the migrator may migrate, and return its name."""
         self._make_users()

@@ -16,6 +16,7 @@ import pytest
 from pydantic import SecretStr
 
 from memory.store.errors import StoreAway, StoreBusy, StoreFull, StoreUnreadable
+from memory.store.postgres.administration import Administration
 from memory.store.postgres.connection import Database, ServerFacts
 from memory.store.postgres.migration import migrate
 from recalld.cli import run
@@ -23,6 +24,7 @@ from recalld.doctor import machine
 from schemas.agents import Scope
 from schemas.errors import Transient
 from schemas.settings import StoreSettings
+from tests.daemon import REPOSITORY
 from tests.postgres_server import MIGRATOR, WRITER, PostgresServer, Urls
 
 ACME = Scope("acme", "anna")
@@ -332,3 +334,19 @@ connection.close()
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ended.stdout.strip(), ended.stderr) == ("[1,1]", "")
+
+
+def test_the_users_of_the_deployment_are_all_that_a_fleet_needs(own_server: PostgresServer) -> None:
+    own_server.execute("CREATE DATABASE fleet")
+    names = ("OWNER", "WORKER", "QUERY", "BACKUP", "PGBOUNCER")
+    file = REPOSITORY / "deploy" / "compose" / "fleet.sql"
+    made = own_server.client("psql", "-d", own_server.url("fleet"), "-f", file, **{f"{n}_PASSWORD": "p" for n in names})
+    assert made.returncode == 0, made.stderr
+
+    assert migrate(own_server.url("fleet", "recalld_owner")) == ["first tables"]
+    with closing(Database(own_server.url("fleet", "recalld_worker"))) as worker:
+        Administration(worker, actor="test").add_tenant("acme")
+    assert Database(own_server.url("fleet", "recalld_query")).check().user == "recalld_query"
+    for user, code in (("recalld_owner", 1), ("recalld_backup", 0)):
+        dump = own_server.client("pg_dump", "-n", "recalld", "-d", own_server.url("fleet", user))
+        assert (dump.returncode, "\nacme\t" in dump.stdout) == (code, not code), user

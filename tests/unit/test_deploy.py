@@ -14,16 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import click
+import kubernetes_validate
 import pytest
 import yaml
 
 from recalld.cli import COMMANDS, root
 from recalld.settings.load import load
+from recalld.up.lifecycle import OVERDUE_SECONDS
 from schemas.metrics import METRICS, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted(DEPLOY.glob("systemd/*.service"))
+
+FLEET = yaml.safe_load((DEPLOY / "compose" / "fleet.yaml").read_text("utf-8"))
+#: Services of a fleet that run recalld's own image.
+FLEET_SERVICES = {name: service for name, service in FLEET["services"].items() if "build" in service}
+MANIFESTS = [
+    pytest.param(manifest, id=f"{manifest['kind']}-{manifest['metadata']['name']}")
+    for file in sorted(DEPLOY.glob("kubernetes/*.yaml"))
+    for manifest in yaml.safe_load_all(file.read_text("utf-8"))
+]
+PODS = [parameter for parameter in MANIFESTS if parameter.values[0]["kind"] in ("Deployment", "Job")]
 
 SERIES = {series for metric in METRICS for series in metric.series}
 
@@ -134,7 +146,8 @@ def test_the_image_is_made_of_the_rooms_and_the_lock_of_this_checkout():
         for name in copied.split():
             assert (ROOT / name).exists()
             assert f"!{name}" in ignored
-    assert "--require-hashes -r requirements.lock" in text
+    assert '--require-hashes -r "$LOCK"' in text
+    assert "\nARG LOCK=requirements.lock\n" in text
     assert "\nUSER recalld\n" in text
 
 
@@ -224,3 +237,85 @@ def test_an_install_leaves_out_what_its_platform_has_no_wheel_of(libc: str, left
     assert names(DEPLOY / "requirements.lock") - names(tmp_path / "installed.lock") == left_out
     assert all(name in said for name in left_out)
     assert "--hash" in (tmp_path / "installed.lock").read_text()
+
+
+def manifest_named(kind: str, name: str) -> dict[str, Any]:
+    [manifest] = [m.values[0] for m in MANIFESTS if m.id == f"{kind}-{name}"]
+    return dict(manifest)  # type: ignore[call-overload] - a mapping
+
+
+@pytest.mark.parametrize("name", ["migrate", "ingest", "work", "serve"])
+def test_a_container_of_a_fleet_runs_a_command_on_the_port_that_is_asked(name: str, tmp_path: Path) -> None:
+    service = FLEET_SERVICES[name]
+    secrets = {"WORKER_PASSWORD": "w", "QUERY_PASSWORD": "q", "OWNER_PASSWORD": "o", "VALKEY_PASSWORD": "v"}
+    environment = {
+        key: re.sub(r"\$\{(\w+):[^}]*\}", lambda named: secrets.get(named[1], ""), text)
+        for key, text in service["environment"].items()
+        if key != "RECALLD_CONFIG"
+    }
+    settings = load(config=str(DEPLOY / "compose" / "fleet.toml"), home=str(tmp_path), environment=environment).settings
+    assert invoked(service["command"]).info_name == name
+    if name == "migrate":
+        assert settings.store.migrate_url is not None
+        assert settings.store.url is None
+        return
+    assert settings.store.url is not None
+    assert settings.broker.url is not None
+    port = service["command"][-1]
+    assert f"127.0.0.1:{port}/" in service["healthcheck"]["test"][-1]
+    assert all(re.fullmatch(rf"127\.0\.0\.1:[\d-]+:{port}", published) for published in service.get("ports", ()))
+    assert int(service["stop_grace_period"].removesuffix("s")) > OVERDUE_SECONDS
+
+
+def test_the_containers_of_a_fleet_may_do_little_and_the_file_holds_no_secret() -> None:
+    for name, service in FLEET_SERVICES.items():
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
+        assert (DEPLOY / service["build"]["args"]["LOCK"]).is_file()
+    text = (DEPLOY / "compose" / "fleet.yaml").read_text("utf-8")
+    named = set(re.findall(r"\$\{(\w+):", text))
+    example = (DEPLOY / "compose" / "fleet.env.example").read_text("utf-8").splitlines()
+    assert {f"{name}=" for name in named} <= set(example)
+    asked = re.findall(r"\\getenv \w+ (\w+)", (DEPLOY / "compose" / "fleet.sql").read_text("utf-8"))
+    assert set(asked) <= FLEET["services"]["postgres"]["environment"].keys()
+    assert set(re.findall(r"://\w*:(.)", text)) == {"$"}, "a password in a URL"
+
+
+@pytest.mark.parametrize("manifest", [m for m in MANIFESTS if not m.id.startswith("ScaledObject")])  # type: ignore[union-attr] - set above
+def test_kubernetes_knows_every_field_of_a_manifest(manifest: dict[str, Any]) -> None:
+    kubernetes_validate.validate(manifest, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("manifest", PODS)
+def test_a_pod_of_a_fleet_runs_a_command_with_valid_settings(manifest: dict[str, Any], tmp_path: Path) -> None:
+    spec = manifest["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    secrets = manifest_named("Secret", "recalld")["stringData"]
+    environment = {
+        entry["name"]: entry.get("value") or secrets[entry["valueFrom"]["secretKeyRef"]["key"]]
+        for entry in container["env"]
+        if entry["name"] not in ("RECALLD_CONFIG", "RECALLD_HOME")
+    }
+    config = tmp_path / "recalld.toml"
+    config.write_text(manifest_named("ConfigMap", "recalld")["data"]["recalld.toml"], "utf-8")
+    load(config=str(config), home=str(tmp_path), environment=environment)
+
+    name = invoked(container["args"]).info_name
+    assert name == manifest["metadata"]["name"] == container["name"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    if name != "migrate":
+        [port] = container["ports"]
+        assert str(port["containerPort"]) == container["args"][-1]
+        probes = (container["livenessProbe"], container["readinessProbe"])
+        assert [probe["httpGet"] for probe in probes] == [{"path": p, "port": "http"} for p in ("/healthz", "/readyz")]
+        assert spec["terminationGracePeriodSeconds"] > OVERDUE_SECONDS
+
+
+def test_workers_are_scaled_by_metrics_that_are_declared() -> None:
+    scaled = manifest_named("ScaledObject", "work")["spec"]
+    assert scaled["scaleTargetRef"]["name"] == manifest_named("Deployment", "work")["metadata"]["name"]
+    for trigger in scaled["triggers"]:
+        assert trigger["type"] == "prometheus"
+        assert named_metrics(trigger["metadata"]["query"]) & SERIES
+        assert named_metrics(trigger["metadata"]["query"]) <= SERIES

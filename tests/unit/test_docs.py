@@ -191,10 +191,11 @@ def _locked(name: str) -> dict[str, str]:
     return dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", text, flags=re.MULTILINE))
 
 
-def test_both_locks_agree_and_hold_hashes_only() -> None:
-    run, development = _locked("requirements.lock"), _locked("requirements-dev.lock")
-    assert run.items() <= development.items()
-    for name in ("requirements.lock", "requirements-dev.lock"):
+def test_the_locks_agree_and_hold_hashes_only() -> None:
+    names = ("requirements.lock", "requirements-fleet.lock", "requirements-dev.lock")
+    run, fleet, development = map(_locked, names)
+    assert run.items() <= fleet.items() <= development.items()
+    for name in names:
         for entry in re.split(r"\n(?=\S)", (ROOT / "deploy" / name).read_text("utf-8").strip()):
             assert "--hash=sha256:" in entry
 
@@ -205,7 +206,8 @@ def test_the_locks_hold_everything_that_the_package_asks_for() -> None:
     build = (ROOT / "deploy" / "build-requirements.in").read_text("utf-8").splitlines()
     for file, chosen in (
         ("requirements.lock", ["local", "openai", "mcp"]),
-        ("requirements-dev.lock", ["local", "openai", "mcp", "voyage", "e5", "onnx", "otel", "test", "lint"]),
+        ("requirements-fleet.lock", ["fleet"]),
+        ("requirements-dev.lock", ["fleet", "local", "openai", "mcp", "voyage", "e5", "onnx", "otel", "test", "lint"]),
     ):
         asked = [*package["project"]["dependencies"], *(line for line in build if not line.startswith("#"))]
         for extra in chosen:
