@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,12 @@ def keys_of(settings: Settings) -> Keys:
 def copy_of(shared: Settings, tmp_path: Path) -> Settings:
     """Return a home as `cp -a` copies it: the same id, the same namespace."""
     target = tmp_path / "copy"
-    shutil.copytree(shared.home, target, ignore=shutil.ignore_patterns("*.sock"))
+
+    def copied(source: str, copy: str) -> None:
+        with suppress(FileNotFoundError):  # workers remove files meanwhile
+            shutil.copy2(source, copy)
+
+    shutil.copytree(shared.home, target, ignore=shutil.ignore_patterns("*.sock"), copy_function=copied)
     return shared.model_copy(update={"home": target})
 
 
