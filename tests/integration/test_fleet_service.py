@@ -43,15 +43,19 @@ def fleet(fleet_urls: Urls) -> Administration:
     return fleet
 
 
-def of_fleet(settings: Settings, url: str) -> Settings:
+def of_fleet(settings: Settings, url: str, *, timeout_ms: int = 8_000) -> Settings:
     return Settings.model_validate(
-        {"home": settings.home, "provider": "none", "store": {"url": url}, "limits": {"timeout_ms": 8000}}
+        {"home": settings.home, "provider": "none", "store": {"url": url}, "limits": {"timeout_ms": timeout_ms}}
     )
 
 
 @pytest.fixture
-def service(settings: Settings, fleet_urls: Urls, fleet: Administration) -> Iterator[httpx.Client]:
-    with running(of_fleet(settings, fleet_urls.reader)) as client:
+def service(
+    settings: Settings, fleet_urls: Urls, fleet: Administration, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[httpx.Client]:
+    # A busy machine may look up a token for longer, and the request is refused then.
+    monkeypatch.setattr("memory.service.app.DECISION_SECONDS", 60.0)
+    with running(of_fleet(settings, fleet_urls.reader, timeout_ms=60_000)) as client:
         yield client
 
 
