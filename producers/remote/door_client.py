@@ -10,6 +10,7 @@ RecalldError
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -63,27 +64,28 @@ class DoorClient:
     Raises, from the constructor:
         UserError: the address or the token is missing, or is none.
     Raises, from every request:
-        BrokerUnavailable: the door is away, or asked to wait: later requests fail at once until then.
+        BrokerUnavailable: the door is away, or asked to wait: later requests fail at once until then, and after `stop`.
         SenderRefused, DocumentUnwanted: see there.
     """
 
-    def __init__(self, settings: Settings, machine: str) -> None:
-        fleet, problem = settings.fleet, None
-        url = httpx2.URL(fleet.url or "")
-        if fleet.token is None or not fleet.token.get_secret_value().isascii():
-            problem = "sending needs an access token of the fleet: put it into RECALLD_TOKEN, or into fleet.token"
+    def __init__(self, settings: Settings, machine: str, *, stop: threading.Event | None = None) -> None:
+        token = settings.fleet.token.get_secret_value() if settings.fleet.token is not None else ""
+        url, problem = httpx2.URL(""), None
+        with suppress(httpx2.InvalidURL):
+            url = httpx2.URL(settings.fleet.url or "")
         if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
             problem = "the address of a fleet is a URL like https://fleet.example.com, without a user and a query"
         elif url.scheme == "http" and not is_loopback(url.host):
             problem = f"refusing to send memory to {url.host} without TLS: use its https:// address"
+        elif not token or not token.isascii():
+            problem = "sending needs an access token of the fleet: put it into RECALLD_TOKEN, or into fleet.token"
         if problem is not None:
             raise UserError(problem, exit_code=2)
-        assert fleet.token is not None  # noqa: S101 - checked above
         self.url = str(url).rstrip("/")
         self.host = f"{url.host}_{url.port}" if url.port is not None else url.host
-        self.machine = machine
-        self._names, self._is_single = fleet.agents, len(settings.agents) == 1
-        self._headers = {"Authorization": f"Bearer {fleet.token.get_secret_value()}"}
+        self._machine, self._stop = machine, stop or threading.Event()
+        self._names, self._is_single = settings.fleet.agents, len(settings.agents) == 1
+        self._headers = {"Authorization": f"Bearer {token}"}
         self._client = connect(self.url)
         self._closed_until = 0.0
 
@@ -120,12 +122,14 @@ class DoorClient:
         self._client.close()
 
     def _sender(self, agent: str) -> dict[str, str | None]:
-        return {"machine": self.machine, "agent": self.agent(agent)}
+        return {"machine": self._machine, "agent": self.agent(agent)}
 
     def _documents(self, agent: str, keys: Sequence[DocumentKey]) -> dict[str, Any]:
         return {**self._sender(agent), "documents": [_name(key) for key in keys]}
 
     def _post(self, call: str, *, headers: Mapping[str, str] | None = None, **body: Any) -> Any:
+        if self._stop.is_set():
+            raise BrokerUnavailable("this process ends; the next one sends the rest")
         if (seconds := self._closed_until - time.monotonic()) > 0:
             raise BrokerUnavailable(f"the door at {self.url} is asked again in {seconds:.0f} s", retry_after=seconds)
         name, pace = f"the door at {self.url}", SLOW_BYTES_PER_SECOND

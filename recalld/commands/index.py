@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from recalld.invocation import Invocation, examples, json_option, pass_invocation, remote_option, workspace_option
+from schemas.errors import UserError
 
 _FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copilot", "cursor", "plain")
 _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
@@ -88,7 +90,10 @@ def backfill(
     With --remote (or fleet.url) it sends the transcripts, redacted, to the door of a fleet, which indexes them.
     """
     first, last = since.timestamp() if since else None, until.timestamp() if until else None
-    if invocation.settings.fleet.url is not None:
+    is_remote = False
+    with suppress(UserError):  # of the settings: the local run reports it
+        is_remote = invocation.settings.fleet.url is not None
+    if is_remote:
         from recalld.runs.remote import send_backfill
 
         return send_backfill(invocation, paths, since=first, until=last, **options)

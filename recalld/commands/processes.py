@@ -64,7 +64,7 @@ def watch(invocation: Invocation, *, agent_name: str | None, supervised: bool) -
         agent = invocation.the_agent().id
         invocation.overrides["fleet.agents"] = {**invocation.settings.fleet.agents, agent: agent_name}
         invocation.reload()
-    if invocation.settings.fleet.url is not None:
+    if invocation.settings.fleet.url is not None and not supervised:
         from recalld.runs.remote import watch_remote
 
         with _process(invocation, "watch", supervised=supervised, needs_broker=False) as process:
@@ -231,7 +231,7 @@ def _process(invocation: Invocation, name: str, *, supervised: bool, needs_broke
     has_broker = supervised or name in ("serve", "ingest")
     with (
         traced(settings, name),
-        watchdog(pulses.problems),
+        watchdog(pulses.problems if needs_broker else list),  # an upload may take long
         running_broker(settings, supervised=has_broker) if needs_broker else nullcontext(),
     ):
         yield _Process(settings, stop, pulses, age, partial(announce_ready, supervised=supervised))

@@ -22,7 +22,7 @@ from producers.remote.door_client import DoorClient
 from producers.remote.queue import RemoteQueue
 from producers.run import run_producers
 from recalld.invocation import Invocation
-from recalld.terminal_text import printable_json, printable_name
+from recalld.terminal_text import printable_json, printable_name, reading
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, RecalldError, UserError, backoff
@@ -77,7 +77,7 @@ class _NoInbox:
 
 def watch_remote(settings: Settings, stop: threading.Event, *, on_ready: Callable[[], None], pulses: Pulses) -> None:
     """Send the changed documents of all agents to the fleet until `stop` is set."""
-    client = DoorClient(settings, machine_id(settings.home))
+    client = DoorClient(settings, machine_id(settings.home), stop=stop)
     reporter = _LoggedConditions()
     with closing(RemoteQueue(settings, client, reporter)) as queue:
         for agent in settings.agents:
@@ -96,14 +96,33 @@ def watch_remote(settings: Settings, stop: threading.Event, *, on_ready: Callabl
 def send_backfill(
     invocation: Invocation, paths: Sequence[Path], *, as_json: bool, dry_run: bool, batch_api: bool, **chosen: Any
 ) -> int:
-    """Send the transcripts below some paths, `chosen` as by `find_transcripts`. Return the exit code."""
+    """Send the transcripts below some paths, `chosen` as by `find_transcripts`. Return the exit code.
+
+    With `as_json` standard output gets exactly one object, also after a failure.
+    """
+    outcome: dict[str, Any] = {"ok": False, "dryRun": dry_run, "error": None}
+    try:
+        if batch_api:
+            raise UserError("--batch-api: the fleet decides how it embeds; leave it out", exit_code=2)
+        outcome |= _backfill(invocation, paths, dry_run=dry_run, as_json=as_json, **chosen)
+        outcome["ok"] = not outcome["failed"] and not outcome["problems"]
+    except RecalldError as error:
+        outcome["error"] = str(error)
+        raise
+    finally:
+        if as_json:
+            click.echo(printable_json(outcome))
+    return int(not outcome["ok"])
+
+
+def _backfill(
+    invocation: Invocation, paths: Sequence[Path], *, dry_run: bool, as_json: bool, **chosen: Any
+) -> dict[str, Any]:
     from recalld.runs.backfill import documents_of, find_transcripts
     from recalld.runs.status import size
 
-    if batch_api:
-        raise UserError("--batch-api: the fleet decides how it embeds; leave it out", exit_code=2)
-    selection = find_transcripts(paths, **chosen)
     settings, agent = invocation.settings, invocation.the_agent()
+    selection = find_transcripts(paths, **chosen)
     _, stats, problems, _ = documents_of(settings, agent, selection)
     problems = [*selection.problems, *problems]
     for problem in problems:
@@ -112,41 +131,41 @@ def send_backfill(
     if not dry_run:
         for folder in selection.folders:
             remember_import(imports_path(settings.home, agent.id), folder)
-    failed: dict[str, str] = {}
     with closing(RemoteQueue(settings, client, _LoggedConditions())) as queue:
         with closing(queue.indexed(agent)) as ledger:
-            indexed = {key: file.stat for key in stats if (file := ledger.file(key)) is not None}
-        keys = [key for key, stat in stats.items() if key not in indexed or not indexed[key].agrees_with(stat)]
-        total = sum(stats[key].size for key in keys)
-        plan = f"{agent.id}: {counted(len(keys), 'transcript')} to send ({size(total)} before compression)"
-        click.echo(f"{plan}, {len(stats) - len(keys):,} sent already; the fleet pays for their embeddings", err=as_json)
-        for number, key in enumerate(keys if not dry_run else (), start=1):
+            sent = {key: file.stat for key in stats if (file := ledger.file(key)) is not None}
+        keys = [key for key, stat in stats.items() if key not in sent or not sent[key].agrees_with(stat)]
+        total, count = sum(stats[key].size for key in keys), counted(len(keys), "transcript")
+        click.echo(
+            f"{agent.id}: {count} to send ({size(total)} before compression), {len(stats) - len(keys):,} sent already; "
+            "the fleet pays for their embeddings",
+            err=as_json,
+        )
+        for key in reading(keys, unit="transcripts") if not dry_run else ():
             _send(queue, agent.id, key)
-            if number % 100 == 0 or number == len(keys):
-                click.echo(f"{number:,} of {counted(len(keys), 'transcript')} sent", err=True)
         with closing(queue.indexed(agent)) as ledger:
-            failed = {letter.path: letter.reason for letter in ledger.dead_letters() if letter.key in stats}
+            changing = [] if dry_run else [key.path for key in keys if ledger.file(key) is None]
+            failed = dict.fromkeys(changing, "it changes while it is read; run the same command later")
+            failed |= {letter.path: letter.reason for letter in ledger.dead_letters() if letter.key in stats}
     for path, reason in failed.items():
         click.echo(f"recalld: {printable_name(path)}: {reason}", err=True)
-    ok = not failed and not problems
-    if as_json:
-        body = {"ok": ok, "dryRun": dry_run, "agent": agent.id, "transcripts": len(keys), "bytes": total}
-        click.echo(printable_json({**body, "failed": failed, "problems": problems}))
-    return int(not ok)
+    if not dry_run:
+        click.echo(f"{len(keys) - len(failed):,} of {count} sent", err=as_json)
+    facts = {"agent": agent.id, "transcripts": len(keys), "bytes": total}
+    return {**facts, "failed": failed, "problems": problems}
 
 
 def _send(queue: RemoteQueue, agent: str, key: DocumentKey) -> None:
     """Send one transcript; wait a while for a door that is away."""
     for attempt in range(1, _TRIES + 1):
         try:
-            queue.mark_changed(agent, [key], lane=Lane.BACKFILL)
+            return queue.mark_changed(agent, [key], lane=Lane.BACKFILL)
         except BrokerUnavailable as error:
-            if attempt == _TRIES:
-                raise UserError(f"{error}; the same command goes on where this one stopped") from error
             pause = backoff(attempt, first=_PAUSE_SECONDS[0], longest=_PAUSE_SECONDS[1])
-            time.sleep(max(error.retry_after or 0.0, pause))
-        else:
-            return
+            away, pause = error, max(error.retry_after or 0.0, pause)
+        if attempt < _TRIES:
+            time.sleep(pause)
+    raise UserError(f"{away}; the same command goes on where this one stopped") from away
 
 
 def machine_id(home: Path) -> str:
