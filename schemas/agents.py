@@ -32,3 +32,11 @@ class Scope:
     def agent_id(self) -> str:
         """Return the agent's id, without the tenant if that is `default`."""
         return self.agent if self.tenant == DEFAULT_TENANT else f"{self.tenant}/{self.agent}"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Share of an agent in all work: the `weight` of its turns, and its tenant's tokens a day (None: no bound)."""
+
+    weight: float = 1.0
+    tokens_a_day: int | None = None

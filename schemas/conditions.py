@@ -27,6 +27,7 @@ class ConditionCode(StrEnum):
     VECTORS_STUCK = "vectors_stuck"
     VECTORS_UNATTENDED = "vectors_unattended"
     VECTORS_UNWRITABLE = "vectors_unwritable"
+    BUDGET_SPENT = "budget_spent"
     PROVIDER_MISSING = "provider_missing"
     PROVIDER_REFUSES = "provider_refuses"
     PROVIDER_FAILS = "provider_fails"
@@ -134,6 +135,7 @@ class ConditionCode(StrEnum):
 HOLD_UP_VECTORS = frozenset(
     {
         ConditionCode.VECTORS_UNWRITABLE,
+        ConditionCode.BUDGET_SPENT,
         ConditionCode.PROVIDER_MISSING,
         ConditionCode.PROVIDER_REFUSES,
         ConditionCode.PROVIDER_FAILS,

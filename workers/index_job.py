@@ -103,6 +103,7 @@ class _Turn:
         self._claimed = False  # a turn in which nothing was claimed would come again and again
         self._suspect: Claim | None = None
         self._begun = time.monotonic()
+        self._weight = 1.0
         self._drained = False  # the last claim left nothing
         self._again = False  # some documents wait again
         self.busy = False
@@ -122,10 +123,12 @@ class _Turn:
         timing = self._runtime.timing
         if self._runtime.stopping.is_set() or self.seconds >= timing.turn:
             return True
-        return self._claimed and self.seconds >= timing.shared_turn and self._runtime.queue.others_wait(self._lane)
+        shared_turn = timing.shared_turn * self._weight
+        return self._claimed and self.seconds >= shared_turn and self._runtime.queue.others_wait(self._lane)
 
     def index(self, indexer: Indexer) -> IndexReport:
         """Index until the turn is over. A document that was there at several crashes is a run of its own."""
+        self._weight = self._runtime.directory.share(self._agent).weight
         report = self._run(indexer, self._claims())
         while self._suspect is not None:
             claim, self._suspect = self._suspect, None

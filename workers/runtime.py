@@ -31,6 +31,7 @@ from schemas.settings import AgentDirectory, AgentSettings, Settings
 from workers.failure_policy import LOST_AFTER_SECONDS
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import BEAT_SECONDS
+from workers.queue.counters import tenant_of, today_utc
 from workers.queue.job_queue import BrokerJobQueue
 
 log = structlog.get_logger(__name__)
@@ -109,6 +110,14 @@ class Runtime:
         """Return True if this process owns the indexes of the home."""
         return self._owner.owns()
 
+    def spent_budget(self, agent_id: str) -> int | None:
+        """Return the tokens a day of the agent's tenant if they are used up today (UTC), None otherwise."""
+        budget = self.directory.share(agent_id).tokens_a_day
+        if budget is None:
+            return None
+        usages = self.health.usage(tenant_of(agent_id), day=today_utc())
+        return budget if sum(usage.tokens for usage in usages) >= budget else None
+
     def forget(self, agent_id: str) -> None:
         """Close an agent's index after its last user, so that the next job opens it anew."""
         self._indexers.forget(agent_id)
@@ -173,7 +182,13 @@ class Runtime:
                 self.take_over(agent.id, reason=lack)
         generations = GenerationWriter.at(self.settings, agent.id, owner=self._owner)
         files = AgentFiles.of(self.settings, agent)
-        return Indexer(agent, files=files, generations=generations, supply=self._supply(agent))
+        return Indexer(
+            agent,
+            files=files,
+            generations=generations,
+            supply=self._supply(agent),
+            may_buy=lambda: self.spent_budget(agent.id) is None,
+        )
 
     def _token(self, agent: AgentSettings) -> object:
         """Return a value that changes when a generation begins or flips, or its settings or owner become others."""

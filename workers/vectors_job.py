@@ -10,6 +10,7 @@ import structlog
 from memory.index import completion as completing
 from memory.index.completion import MOST, fill_sentences, fill_vectors
 from memory.store.writer import Refusal, Store
+from schemas.agents import Scope
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Transient
@@ -20,6 +21,9 @@ from workers.index_job import ALONE_PAUSE_SECONDS
 from workers.middleware import got_on
 from workers.queue.quarantine import ALONE_FROM, MOST_CRASHES, Quarantine, reason
 from workers.runtime import Runtime
+
+#: Conditions of an agent that end when its chunks are embedded.
+_OF_AGENT = (ConditionCode.VECTORS_UNWRITABLE, ConditionCode.PROVIDER_MISSING, ConditionCode.BUDGET_SPENT)
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +48,12 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         if lacking is not None and target.pending_hashes(1):
             # A worker with the key may take the message next time.
             raise Postponed(lacking, retry_in=UNABLE_PAUSE_SECONDS, condition=ConditionCode.PROVIDER_MISSING)
-        runtime.health.resolve(ConditionCode.VECTORS_UNWRITABLE, ConditionCode.PROVIDER_MISSING, agent=agent)
+        budget = runtime.spent_budget(agent)
+        if budget is not None and target.pending_hashes(1):
+            tenant = Scope.of(agent).tenant
+            runtime.health.report(ConditionCode.BUDGET_SPENT, agent=agent, tenant=tenant, tokens=budget)
+            raise Postponed("the tokens of today are used up", retry_in=UNABLE_PAUSE_SECONDS)
+        runtime.health.resolve(*_OF_AGENT, agent=agent)
         if indexer.supply.slow and runtime.queue.pending_set.waiting(agent).backfill:
             # The model would compete with keywords for the processor, and keywords come first.
             raise Postponed("keywords first", retry_in=0.5)
@@ -66,7 +75,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 indexer,
                 seconds=runtime.timing.turn if rounds.most > 1 else ALONE_TURN_SECONDS,
                 only=turn.inline,
-                stopping=runtime.stopping.is_set,
+                stopping=lambda: runtime.stopping.is_set() or runtime.spent_budget(agent) is not None,
                 most=rounds.most,
                 on_round=rounds.begins,
                 on_ready=joined,

@@ -61,6 +61,8 @@ class _Run:
 class Indexer:
     """Writer of one agent's index. Several may run, in threads and in processes.
 
+    While it `may_buy` no vectors, texts without one are committed for later.
+
     Every method raises the errors of `memory.store.errors` if the store cannot be written; earlier commits stay.
     """
 
@@ -71,9 +73,11 @@ class Indexer:
         files: AgentFiles,
         generations: GenerationWriter,
         supply: EmbeddingSupply,
+        may_buy: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agent = agent
+        self._may_buy = may_buy
         self.files = files
         self.generations = generations
         self.supply = supply
@@ -220,6 +224,7 @@ class Indexer:
         missing = [digest for digest in missing if digest not in sent]
         if (
             missing
+            and self._may_buy()
             and not self._left_to_jobs(len(missing), lane)
             and batcher.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS
         ):

@@ -53,6 +53,12 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "vectors",
     ),
     _CODE.VECTORS_UNWRITABLE: Text("{reason}: new chunks wait for their vectors", "", "vectors"),
+    _CODE.BUDGET_SPENT: Text(
+        "the tenant {tenant} has used its {tokens:,} tokens of today (UTC)",
+        "vectors follow tomorrow, or once `recalld tenant set {tenant} --tokens-a-day` raises the budget; keywords "
+        "work meanwhile",
+        "vectors",
+    ),
     _CODE.PROVIDER_MISSING: Text("{reason}", "correct `provider` in the settings; keywords work meanwhile", "vectors"),
     _CODE.PROVIDER_REFUSES: Text(
         "{error}", "`recalld doctor --online` tries it now; keywords work meanwhile", _PROVIDER

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import Field, field_validator, model_validator
 
+from schemas.agents import Share
 from schemas.settings.context import Context
 from schemas.settings.embedding import Cache, Credentials, FallbackName, Local, ProviderName, Remote
 from schemas.settings.search import Limits, Qmd, Query, Scope
@@ -103,6 +104,9 @@ class AgentDirectory(Protocol):
     def agent_ids(self) -> Iterator[str]:
         """Yield the ids of all agents. A fleet's are read page by page."""
 
+    def share(self, agent_id: str) -> Share:
+        """Return the share of an agent in all work."""
+
 
 def has_agent(directory: AgentDirectory, agent_id: str) -> bool:
     """Return True if there is such an agent."""
@@ -165,6 +169,10 @@ class Settings(MemorySettings):
     def agent_ids(self) -> Iterator[str]:
         """Yield the ids of all agents."""
         yield from (agent.id for agent in self.agents)
+
+    def share(self, agent_id: str) -> Share:  # noqa: ARG002 - of a fleet
+        """Return the share of an agent: all agents of one machine have the same."""
+        return Share()
 
     def agent(self, agent_id: str) -> AgentSettings:
         """Return the effective settings of one agent.

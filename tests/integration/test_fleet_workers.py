@@ -5,21 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import structlog
 
 from memory.index.generations import Generations
+from memory.status.condition_texts import text_of
 from memory.store.postgres.arrivals import ArrivingDocuments, Extent, Part, running_digest
 from memory.store.postgres.connection import Database
+from memory.store.postgres.directory import FleetDirectory
 from memory.store.reader import StoreReader
 from recalld.up.lifecycle import running_broker
 from schemas.agents import Scope
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import UserError
+from schemas.ports import Usage
 from schemas.settings import Settings
 from schemas.settings.sync import Sync
+from tests.embedding_server import EmbeddingServer
 from tests.postgres_server import PostgresServer, Urls
 from tests.waiting import Clock, wait_until
 from tests.working import Workers
@@ -28,7 +34,8 @@ from workers.health.health_store import HealthStore
 from workers.maintenance import Housekeeping
 from workers.queue import broker as queue_broker
 from workers.queue.broker import make_broker, message
-from workers.queue.connection import connect, namespace
+from workers.queue.connection import BrokerClient, connect, namespace
+from workers.queue.counters import today_utc
 from workers.queue.job_queue import BrokerJobQueue, queued_jobs
 from workers.queue.names import INDEX_PENDING, JOB_SCHEMA, SCHEMA, Keys
 from workers.queue.pending import PendingSet
@@ -57,6 +64,11 @@ class Fleet:
                 names = (scope.tenant, scope.agent)
                 connection.execute("INSERT INTO recalld.agents VALUES (%s, %s) ON CONFLICT DO NOTHING", names)
 
+    def run(self, statement: str, tenant: str) -> None:
+        """Run a statement with the rights of a writer."""
+        with self.database.transaction(tenant) as connection:
+            connection.execute(statement.encode())
+
     def arrive(self, agent: str, path: str, text: str) -> DocumentKey:
         """Take a note as the door does, without a mark."""
         note, content = DocumentKey("memory", path), text.encode()
@@ -70,16 +82,14 @@ class FleetWorkers(Workers):
     """Workers whose agents are rows."""
 
     def finds(self, word: str, agent: str = ANNA) -> bool:
-        reader = self.reader(agent)
-        if reader is None:
-            return False
-        try:
-            return bool(reader.search_text(word, 5))
-        finally:
-            reader.close()
+        return super().finds(word, agent)
 
-    def reader(self, agent: str) -> StoreReader | None:
-        return Generations.of(self.settings, agent).open_reader()
+    @contextmanager
+    def reading(self, agent: str) -> Iterator[StoreReader | None]:
+        reader = Generations.of(self.settings, agent).open_reader()
+        yield reader
+        if reader is not None:
+            reader.close()
 
 
 @pytest.fixture
@@ -168,9 +178,7 @@ def test_content_without_marks_is_found_again_after_the_broker_lost_all(
         wait_until(lambda: workers.finds("heron"))
 
 
-def test_the_owner_alone_compares_at_intervals_and_when_the_broker_lost_its_data(
-    fleet: Fleet, of_fleet: Settings, tmp_path: Path
-) -> None:
+def test_the_owner_alone_compares_and_at_once_after_a_loss(fleet: Fleet, of_fleet: Settings, tmp_path: Path) -> None:
     clock, agents = Clock(), [f"acme/agent{number}" for number in range(3)]
     fleet.add(*agents)
     other = of_fleet.model_copy(update={"home": tmp_path / "other"})
@@ -232,3 +240,91 @@ def test_a_job_without_a_version_is_done(settings: Settings, redis_url: str) -> 
         del early.options[SCHEMA]
         make_broker(workers.client, workers.keys).enqueue(early)
         wait_until(workers.complete)
+
+
+def order_of_fetching(client: BrokerClient, keys: Keys, count: int) -> list[str]:
+    """Return the agents of the next messages of the live lane, in the order in which one worker takes them."""
+    broker = make_broker(client, keys)
+    consumer = broker.consume(Lane.LIVE, prefetch=1)
+    agents = []
+    while len(agents) < count:
+        job = next(consumer)
+        if job is not None:
+            agents.append(str(job.args[0]))
+            consumer.ack(job)
+    return agents
+
+
+def test_tenants_take_turns_however_many_agents_each_has(client: BrokerClient, keys: Keys) -> None:
+    queue, document = BrokerJobQueue(client, keys), [DocumentKey("memory", "memory/a.md")]
+    for number in range(20):
+        queue.mark_changed(f"acme/agent{number:02}", document, lane=Lane.LIVE)
+    for agent in ("small/one", "other/one", "other/two"):
+        queue.mark_changed(agent, document, lane=Lane.LIVE)
+    queue.mark_changed("acme/agent00", document, lane=Lane.LIVE)
+    waiting = queued_jobs(client, keys)
+    assert (len(waiting), {job.state for job in waiting}) == (23, {"waiting"})
+    agents = order_of_fetching(client, keys, 23)
+    assert agents[:6] == ["acme/agent00", "small/one", "other/one", "acme/agent01", "other/two", "acme/agent02"]
+    assert agents[6:] == [f"acme/agent{number:02}" for number in range(3, 20)]
+    queue.mark_changed("acme/agent00", document, lane=Lane.BACKFILL)
+    assert not client.keys(f"{keys.queue(Lane.LIVE)}.turns.*")
+
+
+def test_a_document_of_a_small_tenant_does_not_wait_for_a_large_one(fleet: Fleet, of_fleet: Settings) -> None:
+    crowd = [f"acme/agent{number:03}" for number in range(200)]
+    fleet.add(*crowd, "small/one")
+    with FleetWorkers(of_fleet) as workers:
+        workers.stop()
+        for agent in crowd:
+            note = fleet.arrive(agent, "memory/a.md", f"The heron of {agent} stands in the reeds.\n")
+            workers.queue.mark_changed(agent, [note], lane=Lane.LIVE)
+        note = fleet.arrive("small/one", "memory/b.md", "The bittern booms at night.\n")
+        workers.queue.mark_changed("small/one", [note], lane=Lane.LIVE)
+        workers.start()
+        wait_until(lambda: workers.settled("small/one"))
+        assert sum(not workers.settled(agent) for agent in crowd) > 150
+        assert workers.finds("bittern", "small/one")
+
+
+def test_turns_are_as_long_as_the_weights_say(fleet: Fleet, of_fleet: Settings) -> None:
+    fleet.add("small/one")
+    fleet.run("UPDATE recalld.tenants SET weight = 3 WHERE tenant = 'acme'", "acme")
+    fleet.run("UPDATE recalld.agents SET weight = 0.5 WHERE agent = 'anna'", "acme")
+    directory = FleetDirectory.of(of_fleet)
+    weights = [directory.share(agent).weight for agent in (ANNA, "acme/unknown", "small/one", "main")]
+    assert weights == [1.5, 3.0, 1.0, 1.0]
+
+
+def test_beyond_the_tokens_of_a_day_documents_wait_for_vectors(
+    fleet: Fleet, of_fleet: Settings, server: EmbeddingServer, pauses: list[tuple[str, float]]
+) -> None:
+    fleet.add("small/one")
+    provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
+    settings = Settings.model_validate({**of_fleet.model_dump(), **provider})
+    with FleetWorkers(settings) as workers:
+
+        def index(agent: str, path: str, text: str) -> None:
+            workers.queue.mark_changed(agent, [fleet.arrive(agent, path, text)], lane=Lane.LIVE)
+            wait_until(lambda: workers.settled(agent))
+
+        yesterday = today_utc() - timedelta(days=1)
+        spent = Usage("openai", "model", tokens=10**6)
+        workers.health.counters.record_usage(spent, agents={ANNA: spent}, on=yesterday)
+        fleet.run("UPDATE recalld.tenants SET tokens_a_day = 10 WHERE tenant = 'acme'", "acme")
+        index(ANNA, "memory/a.md", "The heron stands in the reeds of the lake, early on a cold morning in May.\n")
+        # The tokens of yesterday do not count.
+        wait_until(lambda: workers.counts(ANNA).vectors_ready == 1)
+        index(ANNA, "memory/b.md", "The bittern booms at night.\n")
+        wait_until(lambda: ConditionCode.BUDGET_SPENT in workers.conditions(ANNA))
+        assert (workers.counts(ANNA).vectors_pending, workers.finds("bittern")) == (1, True)
+        sentence = text_of(workers.conditions(ANNA)[ConditionCode.BUDGET_SPENT])
+        assert sentence.startswith("the tenant acme has used its 10 tokens of today (UTC); vectors follow tomorrow")
+        sent = server.requests
+        index("small/one", "memory/c.md", "The egret wades.\n")
+        wait_until(lambda: workers.counts("small/one").vectors_ready == 1)
+        assert server.requests == sent + 1, "the other tenant goes on, and the first one has asked for nothing"
+
+        fleet.run("UPDATE recalld.tenants SET tokens_a_day = NULL WHERE tenant = 'acme'", "acme")
+        wait_until(lambda: workers.counts(ANNA).vectors_ready == 2)
+        wait_until(lambda: ConditionCode.BUDGET_SPENT not in workers.conditions(ANNA))

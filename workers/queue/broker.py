@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import dramatiq
 import structlog
@@ -42,6 +42,19 @@ LEFT_SECONDS = 5.0
 _MAX_BELLS = 16
 
 
+_PASS: Final = f"""
+-- KEYS: turns, queue, bell; ARGV: message
+if redis.call('LINDEX', KEYS[1], 0) ~= ARGV[1] then return end
+redis.call('LPOP', KEYS[1])
+local following = redis.call('LINDEX', KEYS[1], 0)
+if following then
+  redis.call('RPUSH', KEYS[2], following)
+  redis.call('RPUSH', KEYS[3], 1)
+  redis.call('LTRIM', KEYS[3], {-_MAX_BELLS}, -1)
+end
+"""
+
+
 class DoorbellConsumer(ReliableConsumer):
     """Consumer that blocks on a bell instead of polling: a job starts at once, and an idle process idles.
 
@@ -70,7 +83,10 @@ class DoorbellConsumer(ReliableConsumer):
         message = super().__next__()
         if fetches:
             self._drained = self.outstanding_message_count < self.prefetch
-        if message is None or self.queue_name.endswith(".DQ") or message.options.get(SCHEMA, 1) <= JOB_SCHEMA:
+        if message is None or self.queue_name.endswith(".DQ"):
+            return message
+        self.broker.pass_turn(message)
+        if message.options.get(SCHEMA, 1) <= JOB_SCHEMA:
             return message
         self._leave(message)
         return None
@@ -91,6 +107,7 @@ class DoorbellBroker(ReliableBroker):
     workers of a later version.
     """
 
+    keys: Keys
     pulses: Pulses | None = None
     draining: bool = False
     left_some: bool = False
@@ -125,9 +142,15 @@ class DoorbellBroker(ReliableBroker):
         if self.client.rpush(key, 1) > _MAX_BELLS:
             self.client.ltrim(key, -_MAX_BELLS, -1)
 
+    def pass_turn(self, message: dramatiq.MessageProxy) -> None:
+        """Let the next message of a tenant into the queue, once its first one was taken."""
+        if turns := self.keys.turns(message.queue_name, str(message.args[0]) if message.args else ""):
+            places = [turns, self.keys.queue(message.queue_name), self.bell(message.queue_name)]
+            self.client.eval(_PASS, len(places), *places, message.options["redis_message_id"])
+
     def bell(self, queue: str) -> str:
-        """Return the key of a queue's bell (`Keys.bell`)."""
-        return f"{self.namespace}:{queue}.bell"
+        """Return the key of a queue's bell."""
+        return self.keys.bell(queue)
 
 
 def make_broker(client: BrokerClient, keys: Keys) -> DoorbellBroker:
@@ -139,6 +162,7 @@ def make_broker(client: BrokerClient, keys: Keys) -> DoorbellBroker:
         heartbeat_timeout=HEARTBEAT_TIMEOUT_MS,
         middleware=[TimeLimit(), ShutdownNotifications(), CurrentMessage()],
     )
+    broker.keys = keys
     for queue in QUEUES:
         broker.declare_queue(queue)
     return broker

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from schemas.agents import Scope
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, FLEET_COUNTERS, Metric
 from schemas.ports import SpooledUsage, Usage, UsageRecorder
@@ -68,11 +69,14 @@ class FleetCounters(UsageRecorder):
     def record_usage(
         self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False, on: date | None = None
     ) -> None:
-        """Add one request to the usage of its agents and to the sum of all (agent "*"), `on` a day (today).
+        """Add one request to the usage of its agents, of their tenants and of all (agent "*"), `on` a day (today).
 
         Requests of indexing are in the broker before their vectors are in the cache, so that a kill loses none of them.
         """
         counts: Counter[tuple[str, str]] = Counter()
+        for agent, share in agents.items():
+            of_tenant = self._keys.usage(tenant_of(agent), on or today_utc())
+            counts[of_tenant, f"tokens|{share.provider}|{share.model}"] += share.tokens
         for agent, share in [*agents.items(), ("*", usage)]:
             for day in (None, on or today_utc()):
                 for name in _OF_USAGE:
@@ -142,6 +146,11 @@ class FleetCounters(UsageRecorder):
         with self._lock:
             self._fresh.update({place: number for place, number in counts.items() if number})
             self._seconds += seconds
+
+
+def tenant_of(agent: str) -> str:
+    """Return the name of the usage of all agents of this one's tenant, which has the tokens of each day."""
+    return f"{Scope.of(agent).tenant}/*"
 
 
 def today_utc() -> date:

@@ -110,7 +110,8 @@ class BrokerJobQueue:
         body_message = message(actor, queue, agent, *([queue] if indexing else []))
         body = body_message.copy(options={"redis_message_id": name}).encode()
         counter = field_of(CHANGES, lane.value) if indexing else ""
-        return Post(queue, self._keys.queued(actor, agent, queue), kept_seconds, name, body, counter)
+        turns = self._keys.turns(queue, agent)
+        return Post(queue, self._keys.queued(actor, agent, queue), kept_seconds, name, body, counter, turns)
 
     def continue_indexing(self, agent: str) -> bool:
         """Queue a message for each lane in which documents of this agent wait. Return False without any."""
@@ -321,8 +322,10 @@ def queued_jobs(client: BrokerClient, keys: Keys) -> Sequence[QueuedJob]:
 
 def _messages(client: Any, keys: Keys) -> Iterator[QueuedJob]:
     for queue in QUEUES:
-        waiting = set(client.lrange(keys.queue(queue), 0, -1))
-        for message_id, raw in client.hgetall(keys.messages(queue)).items():
+        bodies = client.hgetall(keys.messages(queue))
+        turns = {keys.turns(queue, _job(raw, JobState.WAITING).agent) for raw in bodies.values()} - {""}
+        waiting = {name for place in (keys.queue(queue), *turns) for name in client.lrange(place, 0, -1)}
+        for message_id, raw in bodies.items():
             yield _job(raw, JobState.WAITING if message_id in waiting else JobState.RUNNING)
         for raw in client.hvals(keys.delayed_messages(queue)):
             yield _job(raw, JobState.DELAYED)

@@ -124,6 +124,11 @@ class Keys:
         """List that wakes the queue's consumers."""
         return f"{self.queue(queue)}.bell"
 
+    def turns(self, queue: str, agent: str) -> str:
+        """List: the messages of a tenant, the first of which is in the queue; "" for an agent without a tenant."""
+        tenant, slash, _ = agent.partition("/")
+        return f"{self.queue(queue)}.turns.{tenant}" if slash else ""
+
     def taken(self, worker: str, queue: str) -> str:
         """Dramatiq's set of the messages that a worker took from a queue and did not acknowledge."""
         return f"{self.dramatiq}:__acks__.{worker}.{queue}"

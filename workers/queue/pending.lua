@@ -78,6 +78,9 @@ end
 local function post(message, lane)
   if redis.call('SET', key['queued:' .. lane], '1', 'NX', 'EX', message.kept_seconds) then
     redis.call('HSET', key['messages:' .. lane], message.name, message.body)
+    -- Tenants take turns: one message of each is in the queue, and brings the next one when it is taken.
+    local turns = key['turns:' .. lane]
+    if turns and redis.call('RPUSH', turns, message.name) > 1 then return end
     redis.call('RPUSH', key['queue:' .. lane], message.name)
     if redis.call('RPUSH', key['bell:' .. lane], 1) > 16 then redis.call('LTRIM', key['bell:' .. lane], -16, -1) end
   end

@@ -106,7 +106,7 @@ class Post:
     """Message that a script queues, unless one of its kind waits.
 
     `queued`: key of the flag that one of its kind waits, kept for `kept_seconds`. `name` and `body`: the message as
-    Dramatiq 2.2 keeps it. `counter`: field of the counter of marked documents.
+    Dramatiq 2.2 keeps it. `counter`: field of the counter of marked documents. `turns`: see `Keys.turns`.
     """
 
     queue: str
@@ -115,6 +115,7 @@ class Post:
     name: str
     body: bytes
     counter: str = ""
+    turns: str = ""
 
     def keys(self, keys: Keys) -> dict[str, str]:
         """Return the keys that the script writes, by kind."""
@@ -124,6 +125,7 @@ class Post:
             "messages": keys.messages(queue),
             "queue": keys.queue(queue),
             "bell": keys.bell(queue),
+            **({"turns": self.turns} if self.turns else {}),
         }
 
     def arguments(self) -> dict[str, str | int]:

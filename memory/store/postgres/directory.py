@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from memory.http.authorization import AccessDenied, Authorizer, bearer
 from memory.store.postgres.connection import Database
-from schemas.agents import NAME, Scope
+from schemas.agents import NAME, Scope, Share
 from schemas.errors import UserError
 from schemas.settings import AgentSettings, MemorySettings, Settings, has_agent
 from schemas.validation_messages import problem_words
@@ -35,6 +35,10 @@ VIEW_AGENTS = 50
 _BY_HASH = """
 SELECT tenant, name, rights, agents, extract(epoch FROM expires_at)::float8 FROM recalld.access_tokens
 WHERE hash = %s AND revoked_at IS NULL
+"""
+_SHARE = """
+SELECT t.weight * coalesce(a.weight, 1), t.tokens_a_day FROM recalld.tenants AS t
+LEFT JOIN recalld.agents AS a ON (a.tenant, a.agent) = (t.tenant, %s) WHERE t.tenant = %s
 """
 _NAMES = "SELECT agent FROM recalld.agents WHERE tenant = %s AND agent > %s ORDER BY agent LIMIT %s"
 _SCOPES = "SELECT tenant, agent FROM recalld.agents WHERE (tenant, agent) > (%s, %s) ORDER BY tenant, agent LIMIT %s"
@@ -79,6 +83,7 @@ class FleetDirectory:
         # Their last argument is the time in units of `TRUSTED_SECONDS`. An absent row raises, and is read each time.
         self._token_at = lru_cache(_MOST_TRUSTED)(self._read_token)
         self._agent_at = lru_cache(_MOST_TRUSTED)(self._read_agent)
+        self._share_at = lru_cache(_MOST_TRUSTED)(self._read_share)
 
     @classmethod
     def of(cls, settings: Settings) -> FleetDirectory:
@@ -105,6 +110,10 @@ class FleetDirectory:
         """
         return self._agent_at(Scope.of(agent_id), self._clock() // TRUSTED_SECONDS)
 
+    def share(self, agent_id: str) -> Share:
+        """Return the share of an agent in all work: its weight times that of its tenant, and the tenant's budget."""
+        return self._share_at(Scope.of(agent_id), self._clock() // TRUSTED_SECONDS)
+
     def page(self, tenant: str, *, after: str = "", limit: int = VIEW_AGENTS) -> Sequence[str]:
         """Return the names of the tenant's agents that come after a name, in order."""
         configured = {scope.agent for scope in self._configured if scope.tenant == tenant and scope.agent > after}
@@ -130,6 +139,11 @@ class FleetDirectory:
             raise KeyError(digest)
         tenant, name, rights, agents, expires_at = row
         return AccessToken(tenant, name, tuple(rights), tuple(agents) if agents is not None else None, expires_at)
+
+    def _read_share(self, scope: Scope, _: float) -> Share:
+        with self._database.transaction(scope, read_only=True) as connection:
+            row = connection.execute(_SHARE, (scope.agent, scope.tenant)).fetchone()
+        return Share(*row) if row is not None else Share()
 
     def _read_agent(self, scope: Scope, _: float) -> AgentSettings:
         if (configured := self._configured.get(scope)) is not None:
