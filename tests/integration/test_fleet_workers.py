@@ -31,6 +31,7 @@ from tests.waiting import Clock, wait_until
 from tests.working import Workers
 from workers import maintenance
 from workers.health.health_store import HealthStore
+from workers.index_job import CLAIM
 from workers.maintenance import Housekeeping
 from workers.queue import broker as queue_broker
 from workers.queue.broker import make_broker, message
@@ -39,7 +40,7 @@ from workers.queue.counters import today_utc
 from workers.queue.job_queue import BrokerJobQueue, queued_jobs
 from workers.queue.names import INDEX_PENDING, JOB_SCHEMA, SCHEMA, Keys
 from workers.queue.pending import PendingSet
-from workers.runtime import Runtime
+from workers.runtime import Runtime, Timing
 
 if sys.version_info >= (3, 14):
     from compression.zstd import compress
@@ -287,7 +288,26 @@ def test_a_document_of_a_small_tenant_does_not_wait_for_a_large_one(fleet: Fleet
         assert workers.finds("bittern", "small/one")
 
 
-def test_turns_are_as_long_as_the_weights_say(fleet: Fleet, of_fleet: Settings) -> None:
+@pytest.mark.parametrize(("weight", "goes_first"), [(1.0, True), (1e-9, False)], ids=["whole", "tiny"])
+def test_the_turn_of_a_tenant_is_as_long_as_its_weight_says(
+    fleet: Fleet, of_fleet: Settings, weight: float, *, goes_first: bool
+) -> None:
+    fleet.add("small/one")
+    fleet.run(f"UPDATE recalld.tenants SET weight = {weight} WHERE tenant = 'acme'", "acme")
+    one_thread = of_fleet.model_copy(update={"workers": of_fleet.workers.model_copy(update={"threads": 1})})
+    with FleetWorkers(one_thread, timing=Timing(turn=1000.0, shared_turn=1000.0)) as workers:
+        workers.stop()
+        notes = [fleet.arrive(ANNA, f"memory/{number}.md", f"Heron {number} stands.\n") for number in range(CLAIM + 1)]
+        workers.queue.mark_changed(ANNA, notes, lane=Lane.LIVE)
+        note = fleet.arrive("small/one", "memory/b.md", "The bittern booms at night.\n")
+        workers.queue.mark_changed("small/one", [note], lane=Lane.LIVE)
+        workers.start()
+        wait_until(lambda: workers.settled(ANNA) and workers.settled("small/one"))
+        commits = [workers.counts(agent).last_commit_at or 0.0 for agent in (ANNA, "small/one")]
+        assert (commits[0] < commits[1]) == goes_first
+
+
+def test_a_share_is_that_of_the_agent_and_of_its_tenant(fleet: Fleet, of_fleet: Settings) -> None:
     fleet.add("small/one")
     fleet.run("UPDATE recalld.tenants SET weight = 3 WHERE tenant = 'acme'", "acme")
     fleet.run("UPDATE recalld.agents SET weight = 0.5 WHERE agent = 'anna'", "acme")
