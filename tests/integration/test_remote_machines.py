@@ -239,8 +239,8 @@ def test_what_a_laptop_wrote_offline_arrives_once_although_it_is_killed_in_betwe
             f"memory/{number}.md": laptop.note(f"{number}.md", f"# {number}\n{words(50)}\n") for number in range(50)
         }
         machine = (laptop.home / "machine-id").read_text()
-        for name in "abc":
-            texts = [words(200) for _ in range(6_000)]
+        for name, count in (("a", 14_000), ("b", 2_000), ("c", 2_000)):
+            texts = [words(200) for _ in range(count)]
             sizes[f"sessions/{machine}/{name}.jsonl"] = laptop.talk(f"{name}.jsonl", *texts)
         laptop.kill()
         least = sum(len(packed(file.read_bytes())) for file in (*laptop.notes.rglob("*.md"), *laptop.talks.iterdir()))
