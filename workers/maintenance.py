@@ -94,6 +94,7 @@ def _reporting(runtime: Runtime, code: ConditionCode, agent: str) -> Iterator[No
 
 def _sweep(runtime: Runtime, tenancy: QueueTenancy) -> None:
     runtime.health.counters.flush()
+    runtime.flush_caches()
     if tenancy.renew():
         runtime.health.resolve(ConditionCode.OTHER_HOME)
     else:

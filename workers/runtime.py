@@ -143,6 +143,11 @@ class Runtime:
         self.queue.request_completion(agent_id)
         return True
 
+    def flush_caches(self) -> None:
+        """Write embeddings that waited for a store that was away, full or busy."""
+        for cache in filter(None, list(self._caches.values())):
+            cache.flush()
+
     def maintain_cache(self) -> bool:
         """Shrink the embedding caches to their bound, and truncate a log. Return True if there was work."""
         return sum(cache.maintain() for cache in list(self._caches.values()) if cache is not None) > 0

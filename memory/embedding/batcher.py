@@ -372,7 +372,9 @@ class EmbeddingBatcher:
             if entries:
                 self._embed(entries, lane)
         finally:
-            self._claims.release(granted)
+            # Until the cache has taken a vector, no other process could look it up: it would pay again.
+            held = self._cache.held(self._provider.identity) if self._cache is not None else set()
+            self._claims.release(granted - held)
 
     def _set_aside(self, entries: Sequence[_Entry]) -> None:
         """Look later for texts that another process is embedding."""

@@ -144,6 +144,11 @@ class EmbeddingCache:
             self._unsaved.setdefault(identity, {}).update(vectors)
         self.flush()
 
+    def held(self, identity: str) -> set[str]:
+        """Return the texts whose vectors wait for the tables."""
+        with self._lock:
+            return set(self._unsaved.get(identity, ()))
+
     def flush(self) -> StoreFull | StoreBusy | StoreAway | None:
         """Try to write the held vectors; return the reason why that fails."""
         with self._lock:

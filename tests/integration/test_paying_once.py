@@ -7,18 +7,23 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import TypeVar
 
 import pytest
 import redis
 
 from memory.chunking.chunker import text_hash
+from memory.embedding.cache import KIND, EmbeddingCache
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
+from memory.store.durable_sqlite import DurableSqlite
+from memory.store.durable_tables import Run
+from memory.store.errors import StoreAway
 from schemas.documents import Lane
 from schemas.errors import Throttled, Waiting
 from schemas.settings import Settings
@@ -31,11 +36,24 @@ from workers.queue.connection import BrokerClient, connect
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
+T = TypeVar("T")
+
 TEXTS = {text_hash(f"note {number}"): f"note {number}" for number in range(20)}
 
 
+class Tables(DurableSqlite):
+    """Tables of a cache that may be away."""
+
+    is_away = False
+
+    def transaction(self, work: Callable[[Run], T]) -> T:
+        if self.is_away:
+            raise StoreAway("away")
+        return super().transaction(work)
+
+
 def supply_of(
-    settings: Settings, keys: Keys, url: str, client: redis.Redis
+    settings: Settings, keys: Keys, url: str, client: redis.Redis, tables: DurableSqlite | None = None
 ) -> tuple[EmbeddingSupply, BrokerCoordination]:
     """Return the supply of one worker process."""
     limits = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=1000)
@@ -44,7 +62,8 @@ def supply_of(
     cache = settings.home / "cache" / "embeddings.sqlite"
     cache.parent.mkdir(parents=True, exist_ok=True)
     coordination = BrokerCoordination(client, keys, cache_scope="cache")
-    return EmbeddingSupply(provider, cache_at(cache), coordinate=coordination), coordination
+    opened = EmbeddingCache(tables) if tables is not None else cache_at(cache)
+    return EmbeddingSupply(provider, opened, coordinate=coordination), coordination
 
 
 def test_of_two_processes_that_want_the_same_texts_one_pays(
@@ -62,6 +81,25 @@ def test_of_two_processes_that_want_the_same_texts_one_pays(
         assert all(ticket.wait(60) for ticket in tickets)
         assert [len(ticket.results()) for ticket in tickets] == [20, 20]
         assert server.inputs == server.distinct == 20
+
+
+def test_what_the_store_could_not_take_yet_is_paid_by_no_other_process(
+    settings: Settings, keys: Keys, client: redis.Redis, server: EmbeddingServer
+) -> None:
+    tables = Tables(settings.home / "cache" / "embeddings.sqlite", KIND)
+    with ExitStack() as ending:
+        first, coordination = supply_of(settings, keys, server.url, client, tables)
+        other = supply_of(settings, keys, server.url, ending.enter_context(connect(settings)))
+        for part in (coordination, first, *reversed(other)):
+            ending.callback(part.close)
+        tables.is_away = True
+        assert first.batcher.submit(TEXTS, lane=Lane.LIVE, agent="main").wait(60)
+        ticket = other[0].batcher.submit(TEXTS, lane=Lane.LIVE, agent="main")
+        assert not ticket.wait(1.0), "the first one holds the vectors"
+        tables.is_away = False
+        assert first.cache.flush() is None
+        assert ticket.wait(60)
+        assert (len(ticket.results()), server.requests) == (20, 1)
 
 
 def test_what_a_killed_process_was_paying_for_is_paid_by_another_at_once(
