@@ -66,7 +66,9 @@ class Statement:
 
     def without_tenant(self) -> Statement:
         """Return the same with a defect: no condition on the tenant."""
-        return Statement(re.sub(r"\btenant = %(\(\w+\))?s", r"%\1s::text IS NOT NULL", self.text), self.values)
+        return Statement(
+            re.sub(r"(?:\b\w+\.)?\btenant = %(\(\w+\))?s", r"%\1s::text IS NOT NULL", self.text), self.values
+        )
 
 
 class Recording:
@@ -106,6 +108,7 @@ def use_everything(settings: Settings, urls: Urls) -> str:
     assert access is not None
     assert [bind_machine(database, access, machine) for machine in ("laptop", "desktop")] == [True, False]
     assert all((directory.agent(EVE.agent_id), directory.page(EVE.tenant), list(directory.agent_ids())))
+    assert directory.share(EVE.agent_id).weight == 2
     assert all((fleet.tenants(), fleet.tokens(EVE.tenant)))
     arrive(ArrivingDocuments(database, EVE))
     use_tables(settings, urls)
@@ -135,6 +138,9 @@ def arrive(documents: ArrivingDocuments) -> None:
         documents.add("desktop", NOTE, part, event="e1")
     documents.add("laptop", NOTE, Part(first, 3, running_digest(first.digest, b"two"), b"two", 3, is_last=True))
     documents.add("laptop", NOTE, Part(first, 3, running_digest(first.digest, b"two"), b"two", 3, is_last=True))
+    documents.add("laptop", TALK, part)
+    documents.remove("laptop", [TALK])
+    assert documents.removed([TALK])
     held = documents.held(NOTE)
     assert held is not None
     assert all((documents.all(), list(documents.content(held)), documents.extents("laptop", [NOTE])))
@@ -289,6 +295,7 @@ def test_no_statement_of_the_code_is_left_out(fleet: Fleet) -> None:
 @pytest.mark.parametrize("change", [lambda statement: statement, Statement.without_tenant], ids=["as it is", "defect"])
 def test_another_setting_finds_and_changes_nothing(fleet: Fleet, change: Callable[[Statement], Statement]) -> None:
     with_rows = fleet.outcomes(change)
+    assert {error for error in with_rows.values() if isinstance(error, type)} == {errors.InsufficientPrivilege}
     fleet.empty()
     without_rows = fleet.outcomes(change)
     assert {run: outcome for run, outcome in with_rows.items() if outcome != without_rows[run]} == {}
