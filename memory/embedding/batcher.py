@@ -373,8 +373,8 @@ class EmbeddingBatcher:
                 self._embed(entries, lane)
         finally:
             # Until the cache has taken a vector, no other process could look it up: it would pay again.
-            held = self._cache.held(self._provider.identity) if self._cache is not None else set()
-            self._claims.release(granted - held)
+            unsaved = self._cache.held(self._provider.identity) if self._cache is not None else set()
+            self._claims.release(granted - unsaved)
 
     def _set_aside(self, entries: Sequence[_Entry]) -> None:
         """Look later for texts that another process is embedding."""
