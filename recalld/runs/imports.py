@@ -28,7 +28,7 @@ from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.generations import Generations
 from memory.redaction import redactor_for
 from memory.store.dead_letters import FORGOTTEN
-from memory.store.errors import OtherFormat, StoreCorrupt
+from memory.store.errors import OtherFormat, StoreCorrupt, StoreFull
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexedFile, StoreReader, VectorState
 from memory.store.sqlite.reader import SqliteReader
@@ -38,6 +38,9 @@ from schemas.agents import Scope
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
 from schemas.settings import AgentSettings, Settings
+
+#: Documents that are copied at a time.
+DOCUMENTS_A_WRITE = 50
 
 
 def export_file(settings: Settings, agent_id: str, file: Path) -> None:
@@ -62,8 +65,9 @@ def export_file(settings: Settings, agent_id: str, file: Path) -> None:
             with closing(SqliteStore(draft, options)) as target:
                 _copy(source, target, source.files(), lambda _: str)
             copy_whole(draft, file, is_alone=True)
-    except OSError as error:
-        raise UserError(f"{file} cannot be written ({error.strerror}); correct its folder") from error
+    except (StoreFull, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no space left"
+        raise UserError(f"{file} cannot be written ({reason}); free space, or correct its folder") from error
 
 
 def import_file(
@@ -159,9 +163,11 @@ def _copy(
 
     copied = 0
     # In the order of chunks, which decides between equal scores.
-    for file in sorted(documents, key=first_chunk):
-        write = _copied(source, target, file, redactor(file.key.source))
-        copied += target.write([write]) == [WriteOutcome.COMMITTED]
+    files = sorted(documents, key=first_chunk)
+    for first in range(0, len(files), DOCUMENTS_A_WRITE):
+        together = files[first : first + DOCUMENTS_A_WRITE]
+        writes = [_copied(source, target, file, redactor(file.key.source)) for file in together]
+        copied += target.write(writes).count(WriteOutcome.COMMITTED)
     if source.sentence_counts()[0]:
         for sentences in source.all_sentences():
             target.add_sentences(sentences)
