@@ -50,20 +50,18 @@ def export_file(settings: Settings, agent_id: str, file: Path) -> None:
         raise UserError(f"agent {agent_id} has no index yet; `recalld index` makes one, or the workers of its fleet")
     if isinstance(generations, FileGenerations):
         return copy_whole(generations.folder / name, file, is_alone=True)
-    from memory.store.postgres.reader import PostgresReader
-
-    reader = generations.open_named(name)
-    assert isinstance(reader, PostgresReader)  # noqa: S101 - there are two stores
+    if (reader := generations.open_named(name)) is None:
+        raise UserError(f"the index of agent {agent_id} was replaced meanwhile; export it again")
     try:
-        with TemporaryDirectory(prefix=".recalld-export-", dir=file.parent) as folder, reader.snapshot() as source:
+        with TemporaryDirectory(prefix=".recalld-export-", dir=file.parent) as folder, reader.snapshot():
             draft, options = Path(folder, "memory.sqlite"), StoreOptions.of(settings.store)
-            facts = (source.meta(fact) for fact in ("fingerprint", "identity", "takeover"))
+            facts = (reader.meta(fact) for fact in ("fingerprint", "identity", "takeover"))
             fingerprint, identity, takeover = facts
             create_generation(
                 draft, options, fingerprint=fingerprint or "", description=identity or "", takeover=takeover
             )
             with closing(SqliteStore(draft, options)) as target:
-                _copy(source, target, source.files(), lambda _: str)
+                _copy(reader, target, reader.files(), lambda _: str)
             copy_whole(draft, file, is_alone=True)
     except (StoreFull, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no space left"
