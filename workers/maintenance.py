@@ -186,7 +186,8 @@ def _keep_house(runtime: Runtime, agent: str, *, compares: bool) -> None:
             runtime.queue.request_completion(agent)
         keep_batch_jobs(runtime, indexer)
         if compares:
-            runtime.queue.mark_changed(agent, completing.lacking_documents(indexer), lane=Lane.BACKFILL)
+            lost_marks = runtime.queue.pending_set.unmarked(agent, completing.lacking_documents(indexer))
+            runtime.queue.mark_changed(agent, lost_marks, lane=Lane.BACKFILL)
     if runtime.directory.agent(agent).backend != "qmd":
         # No update removes deleted text from its index and exports any more.
         shutil.rmtree(runtime.settings.home / "qmd" / agent, ignore_errors=True)

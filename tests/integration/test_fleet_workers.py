@@ -191,6 +191,11 @@ def test_the_owner_alone_compares_and_at_once_after_a_loss(fleet: Fleet, of_flee
         assert list(owner.agents(begins=True)) == [*agents, ANNA]
         assert [marks(of_fleet, agent) for agent in agents] == [0, 0, 0], "it is not time yet"
 
+        note = fleet.arrive(ANNA, "memory/a.md", "The bittern booms at night.\n")
+        with connect(of_fleet) as client:
+            keys = Keys(namespace(of_fleet))
+            BrokerJobQueue(client, keys).mark_changed(ANNA, [note], lane=Lane.LIVE)
+
         clock.now += 15 * 60
         first = owner.agents(begins=True)
         assert next(first) == agents[0]
@@ -200,8 +205,9 @@ def test_the_owner_alone_compares_and_at_once_after_a_loss(fleet: Fleet, of_flee
         assert [marks(of_fleet, agent) for agent in agents] == [1, 0, 0]
         assert list(owner.agents(begins=False)) == [agents[2], ANNA], "the next call goes on"
         assert [marks(of_fleet, agent) for agent in agents] == [1, 1, 1]
-
         with connect(of_fleet) as client:
+            lanes = [job.arguments[1:] for job in queued_jobs(client, keys) if job.agent == ANNA]
+            assert lanes == [(Lane.LIVE,)], "what is marked already needs no other job"
             client.flushall()
         assert list(owner.agents(begins=False)) == [*agents, ANNA]
         assert [marks(of_fleet, agent) for agent in agents] == [1, 1, 1]

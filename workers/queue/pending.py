@@ -299,6 +299,12 @@ class PendingSet:
             count, some = pipe.execute()
         return MarkedBefore(int(count), tuple(DocumentKey.decode(_text(raw)) for raw in some))
 
+    def unmarked(self, agent: str, documents: Sequence[DocumentKey]) -> list[DocumentKey]:
+        """Return those of the documents that neither wait nor run."""
+        names = [document.encode() for document in documents]
+        times = self._client.zmscore(self._keys.since(agent), names) if names else ()
+        return [document for document, time in zip(documents, times, strict=True) if time is None]
+
     def agents(self) -> list[str]:
         """Return the agents that have marks."""
         return sorted(_text(raw) for raw in self._agents(keys=[self._keys.agents], args=[self._keys.since("")]))
