@@ -65,7 +65,9 @@ def fleet_database(shared_urls: Urls) -> Iterator[Database]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the server before the first test that needs it, which ends the processes that it leaves."""
     for item in items:
-        if isinstance(item, pytest.Function) and "[PostgreSQL" in item.name:
+        # The hook gets the tests of all folders.
+        is_here = item.path.is_relative_to(Path(__file__).parent)
+        if is_here and isinstance(item, pytest.Function) and "[PostgreSQL" in item.name:
             item.fixturenames.insert(0, "fleet_database")
 
 
