@@ -92,7 +92,8 @@ class PostgresGenerations(Generations):
     def _rows(self) -> Sequence[GenerationRow]:
         """Return the rows of the agent's generations."""
         now = time.monotonic()
-        if now - self._read_at > self._memory_seconds:
+        # The first generation counts at once: a run that made it looks for its documents.
+        if not self._last_rows or now - self._read_at > self._memory_seconds:
             with self._database.transaction(self._scope, read_only=True) as connection:
                 self._read(connection)
             self._read_at = now

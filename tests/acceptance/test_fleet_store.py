@@ -17,9 +17,9 @@ from tests.postgres_server import Urls
 class Machine:
     """A home and a workspace, and the URL of its store."""
 
-    def __init__(self, home: Path, workspace: Path, url: str) -> None:
+    def __init__(self, home: Path, workspace: Path, url: str, queue: str) -> None:
         self.home, self.workspace = home, workspace
-        self.environment = {"RECALLD_PROVIDER": "stub", "RECALLD_STORE__URL": url}
+        self.environment = {"RECALLD_PROVIDER": "stub", "RECALLD_STORE__URL": url, "REDIS_URL": queue}
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         return recalld(*arguments, home=self.home, environment={**self.environment, **settings})
@@ -36,8 +36,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(home: Path, workspace: Path, fleet_urls: Urls) -> Machine:
-    return Machine(home, workspace, fleet_urls.writer)
+def machine(home: Path, workspace: Path, fleet_urls: Urls, redis_url: str) -> Machine:
+    return Machine(home, workspace, fleet_urls.writer, redis_url)
 
 
 def test_notes_are_indexed_and_found_in_postgresql(machine: Machine, fleet_urls: Urls) -> None:

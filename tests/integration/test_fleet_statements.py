@@ -151,13 +151,13 @@ def use_tables(settings: Settings, urls: Urls) -> None:
     bounded = settings.model_copy(update={"cache": settings.cache.model_copy(update={"max_entries": 1})})
     cache = EmbeddingCache.of(bounded, EVE.tenant)
     assert cache is not None
-    kept = [text_hash("a"), text_hash("b")]
-    cache.keep("stub", {hash_: vector(number) for number, hash_ in enumerate(kept)})
+    hashes = [text_hash("a"), text_hash("b")]
+    cache.keep("stub", {hash_: vector(number) for number, hash_ in enumerate(hashes)})
     execute(urls, "UPDATE recalld.embeddings SET used = 1")
-    assert cache.get_many("stub", kept)
+    assert cache.get_many("stub", hashes)
     cache.close()
     reader = EmbeddingCacheReader.of(settings, EVE.tenant)
-    assert all((reader.entries(), reader.holds("stub", kept), reader.get_many("stub", kept)))
+    assert all((reader.entries(), reader.holds("stub", hashes), reader.get_many("stub", hashes)))
     provider = StubProvider()
     with BatchLedger.of(settings, EVE.tenant) as ledger:
         ledger.note(EVE.agent_id, provider, ["a", "b", "c"], most_open=9)
@@ -178,7 +178,7 @@ def use_tables(settings: Settings, urls: Urls) -> None:
 def write(store: Store) -> None:
     """Leave a note with a vector, a transcript with a pending, a refused and an unread chunk, and a dead letter."""
     here = position(1)
-    spoken = [chunk("user: one", vector=vector(1)), chunk("two", 1, refused="no"), chunk("three", 2), chunk("four", 3)]
+    spoken = [chunk("User: one", vector=vector(1)), chunk("two", 1, refused="no"), chunk("three", 2), chunk("four", 3)]
     store.write([document(NOTE, "one alpha", "beta", vectors=[vector(1), vector(2)])])
     store.write([piece(*spoken, continues=None, to=here)])
     [first, *rest] = store.chunks_of(TALK)
@@ -214,7 +214,7 @@ def read(store: Store) -> None:
     assert all((store.sentence_signs(ids), list(store.all_sentences()), store.lacking_sentences(9)))
     assert all((store.sentence_counts(), store.changes("memory"), store.beginnings([NOTE]), list(store.files())))
     assert all((store.chunks_by_path("memory"), store.transcript(TALK), store.named("/memory/", "a")))
-    assert all((store.begun_by(text_hash("user: one")), store.times_of(ids), store.chunk_rows(ids)))
+    assert all((store.begun_by(text_hash("User: one")), store.times_of(ids), store.chunk_rows(ids)))
     assert all((store.texts_holding(["alpha"], [NOTE]), store.refused_chunks(TALK), store.dead_letters()))
     assert all((store.vectors_pending(), store.unread_scripts(), store.unread_among(ids), store.change_token()))
     assert (store.counts().files, store.check()) == (2, [])
