@@ -18,7 +18,7 @@ from memory.store.postgres.migration import migrate
 from tests.ports import free_port
 from tests.waiting import wait_until
 
-#: Users of every server: one that migrates, and members of the two roles.
+#: Users of every server: the owner of the tables, and members of the two roles.
 MIGRATOR, WRITER, READER = "migrator", "worker1", "query1"
 
 

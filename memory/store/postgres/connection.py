@@ -247,7 +247,9 @@ class Database:
         with self._lock:
             if self._pool is pool or self._pool is None:
                 self._pool = _pool(self._url)
-            pool = self._pool
+            former, pool = pool, self._pool
+        if former is not pool:
+            former.close(timeout=1.0)  # connections that are in use close when they are returned
         try:
             return pool, pool.getconn(CONNECT_SECONDS)
         except PoolTimeout as error:
