@@ -74,6 +74,8 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
     # recalld logs a restart of the broker once; the library would log it once a thread.
     logging.getLogger("dramatiq").setLevel(logging.ERROR)
     logging.getLogger("dramatiq.worker").setLevel(logging.CRITICAL + 1)
+    # A caller of the store gets the error of a connection that cannot be replaced.
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 
 class _Unfailing:

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-import structlog
-
 from memory.store.errors import StoreAway, StoreBusy, StoreFull, StoreUnreadable
 from memory.store.postgres.schema import SCHEMA_NUMBER
 from schemas.agents import NAME, Scope
@@ -28,8 +26,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from schemas.settings import StoreSettings
-
-log = structlog.get_logger(__name__)
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -150,7 +146,6 @@ class Database:
     def __init__(self, url: str) -> None:
         self._url = url
         self._pool: ConnectionPool[Connection] | None = None
-        self._lent = 0
 
     @classmethod
     def of(cls, store: StoreSettings) -> Database:
@@ -218,51 +213,46 @@ class Database:
                 self.check()
                 with self._lock:
                     self._pool = self._pool or _pool(self._url)
-            pool, connection = self._borrow(self._pool)
-            self._count(1)
+            pool = self._pool
+            connection = self._borrow(pool)
             try:
                 with connection:
                     connection.execute(begin)
                     yield connection
             finally:
-                self._count(-1)
                 pool.putconn(connection)
 
-    def _borrow(self, pool: ConnectionPool[Connection]) -> tuple[ConnectionPool[Connection], Connection]:
-        """Take a connection from the pool, which cannot tell if the server is away or all connections are in use.
+    def _borrow(self, pool: ConnectionPool[Connection]) -> Connection:
+        """Take a connection that works from the pool.
 
-        A pool that lends nothing although few are in use lost its thread, or connections to a job that was broken off.
-        Another one takes its place.
+        A server that restarted broke all idle ones. The check of the pool itself pauses longer after each of them.
         """
+        connection = self._take(pool)
         try:
-            return pool, pool.getconn(PATIENCE_SECONDS)
+            connection.execute("")
+        except BaseException as error:
+            pool.putconn(connection)
+            if not isinstance(error, psycopg.OperationalError):
+                raise
+            pool.drain()
+            connection = self._take(pool)
+        return connection
+
+    def _take(self, pool: ConnectionPool[Connection]) -> Connection:
+        """Take a connection from the pool, which cannot tell if the server is away or all connections are in use."""
+        try:
+            return pool.getconn(PATIENCE_SECONDS)
         except PoolTimeout:
             connect(self._url).close()
         try:
-            return pool, pool.getconn(CONNECT_SECONDS)
+            return pool.getconn(CONNECT_SECONDS)
         except PoolTimeout as error:
-            if self._lent >= POOL_SIZE:
-                raise StoreBusy(f"all {POOL_SIZE} connections to PostgreSQL are in use; trying again") from error
-            log.warning("pool_replaced", lent=self._lent, **pool.get_stats())
-        with self._lock:
-            if self._pool is pool or self._pool is None:
-                self._pool = _pool(self._url)
-            former, pool = pool, self._pool
-        if former is not pool:
-            former.close(timeout=1.0)  # connections that are in use close when they are returned
-        try:
-            return pool, pool.getconn(CONNECT_SECONDS)
-        except PoolTimeout as error:
-            raise StoreBusy("PostgreSQL gives no connection; trying again") from error
-
-    def _count(self, change: int) -> None:
-        with self._lock:
-            self._lent += change
+            raise StoreBusy(f"all {POOL_SIZE} connections to PostgreSQL are in use; trying again") from error
 
 
 def _pool(url: str) -> ConnectionPool[Connection]:
     size: dict[str, Any] = {"min_size": 0, "max_size": POOL_SIZE, "num_workers": 1, "reconnect_timeout": 0.0}
-    return ConnectionPool(url, kwargs=_OPTIONS, check=ConnectionPool.check_connection, open=True, **size)
+    return ConnectionPool(url, kwargs=_OPTIONS, open=True, **size)
 
 
 @contextmanager
