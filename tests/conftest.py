@@ -200,14 +200,22 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """The test process's PostgreSQL, with pgvector."""
-    folder = tmp_path_factory.mktemp("postgres") / "server"
-    server = PostgresServer(folder)
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> PostgresServer:
+    """The PostgreSQL of the run, with pgvector, which its processes share."""
+    folder, owner = tmp_path_factory.getbasetemp(), os.getpid()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder, owner = folder.parent, os.getppid()
+    return PostgresServer.of_run(folder / "postgres", owner=owner)
+
+
+@pytest.fixture
+def own_server(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[PostgresServer]:
+    """A migrated PostgreSQL that the test may stop."""
+    server = postgres_server.copy(tmp_path / "postgres")
     server.start()
     yield server
     server.kill()
-    shutil.rmtree(folder)
+    shutil.rmtree(tmp_path / "postgres")
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def _is_close(arrays: Mapping[int, Any], copied: Mapping[int, Any]) -> bool:
 @contextmanager
 def server(folder: Path) -> Iterator[PostgresServer]:
     """Run a PostgreSQL."""
-    postgres = PostgresServer(folder / "postgres")
+    postgres = PostgresServer.migrated(folder / "postgres")
     postgres.start()
     try:
         yield postgres

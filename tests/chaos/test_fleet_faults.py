@@ -131,12 +131,9 @@ class Machine(threading.Thread):
 class Fleet:
     """PostgreSQL, Valkey and an endpoint of embeddings, with a door and workers as processes."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._folder, self._stack = folder, stack
-        self.postgres = PostgresServer(folder / "postgres")
-        stack.callback(self.postgres.kill)
-        self.postgres.start()
-        self.store = self.postgres.database().writer
+    def __init__(self, folder: Path, postgres: PostgresServer, stack: ExitStack) -> None:
+        self._folder, self.postgres, self._stack = folder, postgres, stack
+        self.store = postgres.urls().writer
         self.queue = Settings(home=folder / "queue")
         self.valkey = BrokerServer(self.queue)
         stack.callback(self.valkey.stop)
@@ -219,9 +216,9 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
+def fleet(tmp_path: Path, own_server: PostgresServer) -> Iterator[Fleet]:
     with ExitStack() as stack:
-        yield Fleet(tmp_path, stack)
+        yield Fleet(tmp_path, own_server, stack)
 
 
 def test_postgresql_killed_under_load_loses_nothing_and_nothing_is_paid_twice(fleet: Fleet) -> None:

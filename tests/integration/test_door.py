@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -243,28 +242,25 @@ def test_a_token_with_the_right_to_administer_adds_its_agent(
     assert setup.part(b"x\n", agent="no/name").status_code in (404, 422)
 
 
-def test_a_store_that_is_away_is_said_and_the_next_request_succeeds(settings: Settings, queue: Queue, tmp_path: Path):
-    server = PostgresServer(tmp_path / "postgres")
-    server.start()
-    try:
-        urls = server.database()
-        fleet = Administration(Database(urls.writer), actor="root")
-        fleet.add_tenant("acme")
-        token = fleet.add_token("acme", "laptop", rights=["ingest"], agents=["anna"])
-        store = settings.store.model_copy(update={"url": SecretStr(urls.writer)})
-        with Door(settings.model_copy(update={"store": store}), queue) as door:
-            laptop = Sender(door.url, token)
-            with laptop.client:
-                wait_until(lambda: laptop.client.get("/readyz").status_code == 200)
-                server.kill()
-                answer = laptop.part(b"x\n")
-                assert (answer.status_code, "store" in answer.json()["error"]) == (503, True)
-                assert laptop.client.get("/readyz").status_code == 503
-                assert laptop.client.get("/healthz").status_code == 200
-                server.start()
-                wait_until(lambda: laptop.part(b"x\n").status_code == 200)
-    finally:
-        server.kill()
+def test_a_store_that_is_away_is_said_and_the_next_request_succeeds(
+    settings: Settings, queue: Queue, own_server: PostgresServer
+):
+    urls = own_server.urls()
+    fleet = Administration(Database(urls.writer), actor="root")
+    fleet.add_tenant("acme")
+    token = fleet.add_token("acme", "laptop", rights=["ingest"], agents=["anna"])
+    store = settings.store.model_copy(update={"url": SecretStr(urls.writer)})
+    with Door(settings.model_copy(update={"store": store}), queue) as door:
+        laptop = Sender(door.url, token)
+        with laptop.client:
+            wait_until(lambda: laptop.client.get("/readyz").status_code == 200)
+            own_server.kill()
+            answer = laptop.part(b"x\n")
+            assert (answer.status_code, "store" in answer.json()["error"]) == (503, True)
+            assert laptop.client.get("/readyz").status_code == 503
+            assert laptop.client.get("/healthz").status_code == 200
+            own_server.start()
+            wait_until(lambda: laptop.part(b"x\n").status_code == 200)
 
 
 def test_beyond_this_machine_it_wants_tls(settings: Settings, queue: Queue):

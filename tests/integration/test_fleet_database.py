@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -39,8 +40,8 @@ def database(fleet_urls: Urls) -> Iterator[Database]:
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[PostgresServer]:
-    """A server that the test may stop, or fill with other roles."""
+def new_server(tmp_path: Path) -> Iterator[PostgresServer]:
+    """A server without databases, roles and tables."""
     server = PostgresServer(tmp_path / "server")
     server.start()
     yield server
@@ -76,7 +77,6 @@ def test_migrate_makes_the_tables_once_and_names_the_next_step(
     output = capsys.readouterr().out
     assert "nothing to do" in output
     assert "GRANT" not in output
-    postgres_server.execute(f"GRANT recalld_writer TO {WRITER}")
     with closing(Database(postgres_server.url(name, WRITER))) as database:
         assert count(database) == 0
 
@@ -120,18 +120,18 @@ def test_a_failed_migration_leaves_nothing_behind(postgres_server: PostgresServe
     assert len(migrate(url)) == 1
 
 
-def test_the_named_statements_are_all_that_an_administrator_must_run(own_server: PostgresServer) -> None:
-    own_server.execute("CREATE ROLE plain LOGIN; CREATE ROLE worker1 LOGIN")
-    url = own_server.url("postgres", "plain")
+def test_the_named_statements_are_all_that_an_administrator_must_run(new_server: PostgresServer) -> None:
+    new_server.execute("CREATE ROLE plain LOGIN; CREATE ROLE worker1 LOGIN")
+    url = new_server.url("postgres", "plain")
     with pytest.raises(StoreUnreadable) as refused:
         migrate(url)
     statements = str(refused.value).partition("database: ")[2].split("; ")
     assert statements[0] == "CREATE EXTENSION vector"
     for statement in statements:
-        own_server.execute(statement)
+        new_server.execute(statement)
     assert len(migrate(url)) == 1
-    own_server.execute("GRANT recalld_writer TO worker1")
-    with closing(Database(own_server.url("postgres", "worker1"))) as database:
+    new_server.execute("GRANT recalld_writer TO worker1")
+    with closing(Database(new_server.url("postgres", "worker1"))) as database:
         assert count(database) == 0
 
 
@@ -186,15 +186,16 @@ def test_tables_of_a_newer_version_are_refused(fleet_urls: Urls) -> None:
 def test_a_user_whom_row_security_does_not_hold_is_refused(
     fleet_urls: Urls, postgres_server: PostgresServer, role: str, word: str
 ) -> None:
-    postgres_server.execute(f"CREATE ROLE unsafe {role}")
+    unsafe = f"unsafe{os.getpid()}"  # other processes of the run have the same roles
+    postgres_server.execute(f"CREATE ROLE {unsafe} {role}")
     try:
-        url = fleet_urls.writer.replace(WRITER, "unsafe")
+        url = fleet_urls.writer.replace(WRITER, unsafe)
         sentence = refusal(url)
         assert word in sentence
         finding = machine.store(StoreSettings(url=SecretStr(url)))
         assert (finding.message, finding.is_open) == (sentence, True)
     finally:
-        postgres_server.execute("DROP ROLE unsafe")
+        postgres_server.execute(f"DROP ROLE {unsafe}")
 
 
 def test_the_owner_of_the_tables_is_refused(fleet_urls: Urls) -> None:
@@ -266,7 +267,7 @@ def test_a_locked_row_is_waited_for_until_the_limit(database: Database) -> None:
 
 
 def test_a_server_that_is_away_comes_back(own_server: PostgresServer) -> None:
-    with closing(Database(own_server.database().writer)) as database:
+    with closing(Database(own_server.urls().writer)) as database:
         with database.transaction(ACME) as connection:
             connection.execute(_ADD)
         own_server.kill()
@@ -291,7 +292,9 @@ def test_connections_that_broke_while_they_were_idle_are_replaced(database: Data
             transactions.enter_context(database.transaction(ACME))
     with psycopg.connect(fleet_urls.superuser) as administrator:
         administrator.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", [WRITER]
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND usename = %s",
+            [WRITER],
         )
     assert count(database) == 0
 
@@ -338,17 +341,17 @@ connection.close()
     assert (ended.stdout.strip(), ended.stderr) == ("[1,1]", "")
 
 
-def test_the_users_of_the_deployment_are_all_that_a_fleet_needs(own_server: PostgresServer) -> None:
-    own_server.execute("CREATE DATABASE fleet")
+def test_the_users_of_the_deployment_are_all_that_a_fleet_needs(new_server: PostgresServer) -> None:
+    new_server.execute("CREATE DATABASE fleet")
     names = ("OWNER", "WORKER", "QUERY", "BACKUP", "PGBOUNCER")
     file = REPOSITORY / "deploy" / "compose" / "fleet.sql"
-    made = own_server.client("psql", "-d", own_server.url("fleet"), "-f", file, **{f"{n}_PASSWORD": "p" for n in names})
+    made = new_server.client("psql", "-d", new_server.url("fleet"), "-f", file, **{f"{n}_PASSWORD": "p" for n in names})
     assert made.returncode == 0, made.stderr
 
-    assert migrate(own_server.url("fleet", "recalld_owner")) == ["first tables"]
-    with closing(Database(own_server.url("fleet", "recalld_worker"))) as worker:
+    assert migrate(new_server.url("fleet", "recalld_owner")) == ["first tables"]
+    with closing(Database(new_server.url("fleet", "recalld_worker"))) as worker:
         Administration(worker, actor="test").add_tenant("acme")
-    assert Database(own_server.url("fleet", "recalld_query")).check().user == "recalld_query"
+    assert Database(new_server.url("fleet", "recalld_query")).check().user == "recalld_query"
     for user, code in (("recalld_owner", 1), ("recalld_backup", 0)):
-        dump = own_server.client("pg_dump", "-n", "recalld", "-d", own_server.url("fleet", user))
+        dump = new_server.client("pg_dump", "-n", "recalld", "-d", new_server.url("fleet", user))
         assert (dump.returncode, "\nacme\t" in dump.stdout) == (code, not code), user

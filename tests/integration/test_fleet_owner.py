@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -125,26 +124,21 @@ def test_a_sweep_deletes_the_rows_of_old_generations_only(
     assert run(fleet_urls, "SELECT count(*) FROM recalld.dead_letters") == [(2,)]
 
 
-def test_while_the_server_is_away_no_process_owns_and_readers_keep_their_generation(tmp_path: Path) -> None:
-    server = PostgresServer(tmp_path / "postgres")
-    server.start()
-    try:
-        store = StoreSettings(url=server.database().writer)
-        clock = Clock()
-        owner, writer = OwnerLease(store, clock=clock), PostgresGenerationWriter(store, ANNA)
-        writer.begin(fingerprint("f1"))
-        assert writer.complete("f1")
-        token = writer.token()
-        assert owner.owns()
-        server.kill()
-        clock.now += RENEW_SECONDS
-        assert not owner.owns()
-        assert writer.token() == token
-        with pytest.raises(StoreAway):
-            writer.looks()
-        server.start()
-        clock.now += RETRY_SECONDS
-        assert owner.owns()
-        assert writer.looks() == [(token, 0)]
-    finally:
-        server.kill()
+def test_while_the_server_is_away_no_process_owns_and_readers_keep_their_generation(own_server: PostgresServer) -> None:
+    store = StoreSettings(url=own_server.urls().writer)
+    clock = Clock()
+    owner, writer = OwnerLease(store, clock=clock), PostgresGenerationWriter(store, ANNA)
+    writer.begin(fingerprint("f1"))
+    assert writer.complete("f1")
+    token = writer.token()
+    assert owner.owns()
+    own_server.kill()
+    clock.now += RENEW_SECONDS
+    assert not owner.owns()
+    assert writer.token() == token
+    with pytest.raises(StoreAway):
+        writer.looks()
+    own_server.start()
+    clock.now += RETRY_SECONDS
+    assert owner.owns()
+    assert writer.looks() == [(token, 0)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -159,30 +158,25 @@ def test_a_revoked_token_is_refused_within_seconds(service: httpx.Client, fleet:
     wait_until(lambda: service.get("/v1/timeline", headers=headers).status_code == 401)
 
 
-def test_searches_are_unavailable_while_postgresql_is_away(settings: Settings, tmp_path: Path):
-    server = PostgresServer(tmp_path / "postgres")
-    server.start()
-    try:
-        urls = server.database()
-        fleet = Administration(Database(urls.writer), actor="root")
-        fleet.add_tenant("acme")
-        headers = bearer(fleet.add_token("acme", "bot", rights=["search"], agents=["anna"]))
-        with running(of_fleet(settings, urls.reader)) as client:
-            wait_until(lambda: client.get("/readyz").status_code == 200)
-            assert client.get("/v1/status", headers=headers).status_code == 200
-            server.kill()
-            assert client.get("/readyz").status_code == 503
-            # Once the token is no longer trusted, and before.
-            wait_until(lambda: client.get("/v1/days?since=2026-01-01", headers=headers).status_code == 503)
-            for name in ("anna", "carl", None):
-                answer = ask(client, "POST", "/v1/search", name, headers)
-                assert (answer.status_code, answer.json()["unavailable"], answer.json()["results"]) == (200, True, [])
-                tool = ask(client, "POST", "/v1/tools", name, headers)
-                assert (tool.status_code, tool.json()["unavailable"]) == (200, True)
-            assert "postgresql://" not in answer.text
-            server.start()
-            wait_until(lambda: client.get("/readyz").status_code == 200)
-            wait_until(lambda: client.get("/v1/days?since=2026-01-01", headers=headers).status_code == 200)
-            assert ask(client, "POST", "/v1/search", "carl", headers).status_code == 404
-    finally:
-        server.kill()
+def test_searches_are_unavailable_while_postgresql_is_away(settings: Settings, own_server: PostgresServer):
+    urls = own_server.urls()
+    fleet = Administration(Database(urls.writer), actor="root")
+    fleet.add_tenant("acme")
+    headers = bearer(fleet.add_token("acme", "bot", rights=["search"], agents=["anna"]))
+    with running(of_fleet(settings, urls.reader)) as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/v1/status", headers=headers).status_code == 200
+        own_server.kill()
+        assert client.get("/readyz").status_code == 503
+        # Once the token is no longer trusted, and before.
+        wait_until(lambda: client.get("/v1/days?since=2026-01-01", headers=headers).status_code == 503)
+        for name in ("anna", "carl", None):
+            answer = ask(client, "POST", "/v1/search", name, headers)
+            assert (answer.status_code, answer.json()["unavailable"], answer.json()["results"]) == (200, True, [])
+            tool = ask(client, "POST", "/v1/tools", name, headers)
+            assert (tool.status_code, tool.json()["unavailable"]) == (200, True)
+        assert "postgresql://" not in answer.text
+        own_server.start()
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        wait_until(lambda: client.get("/v1/days?since=2026-01-01", headers=headers).status_code == 200)
+        assert ask(client, "POST", "/v1/search", "carl", headers).status_code == 404

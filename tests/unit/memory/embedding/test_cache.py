@@ -84,10 +84,8 @@ def test_tenants_share_a_cache_if_the_settings_say_so(tmp_path: Path, fleet_urls
     assert not list(tmp_path.rglob("*.sqlite"))
 
 
-def test_a_server_that_dies_while_it_takes_vectors_loses_none(tmp_path: Path) -> None:
-    server = PostgresServer(tmp_path / "server")
-    server.start()
-    urls, first, second = server.database(), vectors(1, 10), vectors(2, 10)
+def test_a_server_that_dies_while_it_takes_vectors_loses_none(own_server: PostgresServer) -> None:
+    urls, first, second = own_server.urls(), vectors(1, 10), vectors(2, 10)
     database = Database(urls.writer)
     cache, reader = (EmbeddingCache(PostgresTables(database, "acme")) for _ in range(2))
     cache.keep("model", first)
@@ -98,18 +96,17 @@ def test_a_server_that_dies_while_it_takes_vectors_loses_none(tmp_path: Path) ->
         keeping.start()
         waiting = "SELECT FROM pg_stat_activity WHERE usename = 'worker1' AND wait_event_type = 'Lock'"
         wait_until(lambda: looking.execute(waiting).rowcount == 1)
-        server.kill()
+        own_server.kill()
     keeping.join()
     assert isinstance(cache.flush(), StoreAway)
     with pytest.raises(StoreAway):
         cache.get_many("model", list(second))
-    server.start()
+    own_server.start()
     assert cache.get_many("model", [*first, *second]).keys() == first.keys() | second.keys()
     assert reader.get_many("model", [*first, *second]).keys() == first.keys()
     cache.maintain()
     assert reader.get_many("model", [*first, *second]).keys() == first.keys() | second.keys()
     database.close()
-    server.kill()
 
 
 def test_a_file_that_is_no_database_is_set_aside_and_a_new_one_made(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def test_a_connection_that_is_cut_in_mid_write_leaves_nothing_behind(
             assert transaction.apply_all(changes) == [COMMITTED] * 2
             reach(transaction)
             superuser.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND state = 'idle in transaction'"
             )
 
     with pytest.raises(StoreAway):
