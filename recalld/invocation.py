@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, update_wrapper
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +27,11 @@ from recalld.settings.workspaces import remember_workspace
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
+    from memory.store.postgres.directory import FleetDirectory
     from schemas.settings import AgentSettings, Settings
+
+#: Agents of a fleet that a message names.
+_NAMED_AGENTS = 3
 
 #: Commands that may be about one agent.
 _FOR_AN_AGENT = frozenset({"backfill", "dead", "get", "index", "mcp", "rebuild", "search", "status"})
@@ -102,33 +107,44 @@ class Invocation:
         Raises:
             UserError: there is none, or several and none was named, or none of that name.
         """
-        chosen = self.loaded.workspace
-        return select_agent(self.settings, self.agent if self.agent is not None or chosen is None else chosen.agent)
+        chosen, fleet = self.loaded.workspace, self.fleet
+        if fleet is None or (self.agent is None and self.settings.agents):
+            agent = self.agent if self.agent is not None or chosen is None else chosen.agent
+            return select_agent(self.settings, agent)
+        names = [self.agent] if self.agent is not None else [*islice(fleet.agent_ids(), _NAMED_AGENTS + 1)]
+        if len(names) == 1:
+            with suppress(KeyError, ValueError):
+                return fleet.agent(names[0])
+        first = ", ".join([*names[:_NAMED_AGENTS], *(["..."] if len(names) > _NAMED_AGENTS else [])])
+        problem = f"has several agents ({first})" if names else "has no agent yet"
+        if self.agent is not None:
+            problem = f"has no agent {self.agent!r}"
+        advice = "name one as --agent TENANT/AGENT; `recalld tenant list --agents` lists them"
+        raise UserError(f"the fleet {problem}; {advice}", exit_code=2)
 
-    def fleet_agent(self) -> AgentSettings:
-        """Return the agent of this call, which the directory of a fleet may have instead of the settings.
-
-        Raises:
-            UserError: like `the_agent`.
-        """
-        if self.settings.store.url is None or (self.agent is None and self.settings.agents):
-            return self.the_agent()
+    @cached_property
+    def fleet(self) -> FleetDirectory | None:
+        """Return the directory of the fleet; None unless the settings name its store."""
+        if self.settings.store.url is None:
+            return None
         from memory.store.postgres.directory import FleetDirectory
 
-        with suppress(KeyError, ValueError):
-            return FleetDirectory.of(self.settings).agent(self.agent or "")
-        problem = f"has no agent {self.agent!r}" if self.agent else "may have many agents"
-        raise UserError(f"the fleet {problem}; name one as --agent TENANT/AGENT", exit_code=2)
+        return FleetDirectory.of(self.settings)
 
-    def agents(self) -> tuple[AgentSettings, ...]:
-        """Return the agents of this call: the agent of --agent, else of --workspace, else all.
+    def agents(self, of_fleet: Callable[[FleetDirectory], Iterable[str]] | None = None) -> tuple[AgentSettings, ...]:
+        """Return the agents of this call: the agent of --agent, else of --workspace, else all of the settings.
+
+        Of a fleet, `of_fleet` chooses ids of its directory besides.
 
         Raises:
             UserError: there is none, or none of that name.
         """
-        if self.names_agent or not self.settings.agents:
+        fleet, configured = self.fleet, self.settings.agents
+        if self.names_agent or not (configured or (fleet is not None and of_fleet is not None)):
             return (self.the_agent(),)
-        return self.settings.agents
+        ids = of_fleet(fleet) if fleet is not None and of_fleet is not None else ()
+        chosen_ids = (agent_id for agent_id in ids if all(agent.id != agent_id for agent in configured))
+        return (*configured, *(fleet.agent(agent_id) for agent_id in chosen_ids if fleet is not None))
 
     def command(self, words: str, *, agent: str | None = None) -> str:
         """Return how to type a command of recalld, `search QUERY` say, so that it means the home of this call.

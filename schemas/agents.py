@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 #: Name of a tenant, or of an agent within it.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -32,6 +33,15 @@ class Scope:
     def agent_id(self) -> str:
         """Return the agent's id, without the tenant if that is `default`."""
         return self.agent if self.tenant == DEFAULT_TENANT else f"{self.tenant}/{self.agent}"
+
+    def workspace(self, home: Path) -> Path:
+        """Return the workspace of an agent of a fleet's directory: no folder, its documents come over the network."""
+        return home / "agents" / self.tenant / self.agent
+
+
+def tenant_of(agent_id: str) -> str:
+    """Return the name of the usage of all agents of this one's tenant, which has the tokens of each day."""
+    return f"{Scope.of(agent_id).tenant}/*"
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,14 @@ class PendingReader:
         """Return the agent's backlog; None when the broker does not answer."""
         return None
 
+    def backlog(self) -> Mapping[str, Pending] | None:
+        """Return the backlog of each agent that has one; None when the broker does not answer."""
+        return None
+
+    def troubled(self) -> Collection[str]:
+        """Return the agents that conditions are reported about."""
+        return ()
+
     def vector_progress(self, agent: str) -> VectorProgress:
         """Return the rate at which vectors come in."""
         return VectorProgress()

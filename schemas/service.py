@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from schemas.search import Wire
-from schemas.status import Counts, DeadLetter, EndpointStatus, QueueState, TroubleState
+from schemas.status import Counts, DeadLetter, EndpointStatus, FleetState, QueueState, TroubleState
 
 
 class Refusal(Wire):
@@ -108,12 +108,16 @@ class AgentQueue(Wire):
 
 
 class QueueAnswer(Wire):
-    """Queues of all agents that the caller may see, as of Unix time `at`. The `owner` may search all at once."""
+    """Queues of all agents that the caller may see, as of Unix time `at`. The `owner` may search all at once.
+
+    Of a fleet, `agents` is a page, and `fleet` has the sums over all.
+    """
 
     at: float
     version: str
     owner: bool = False
     agents: tuple[AgentQueue, ...]
+    fleet: FleetState | None = None
 
 
 class AgentDeadLetter(DeadLetter):

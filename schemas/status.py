@@ -388,8 +388,31 @@ class CacheState(Wire):
     misses: int = 0
 
 
+class FleetState(Wire):
+    """Sums over all agents of a fleet that the caller may see.
+
+    `pending` documents wait, None while the broker does not answer. Conditions are reported about the `troubled`
+    agents, or they have dead letters, or documents wait for long; `moreTroubled` are not named. `spentTenants` have
+    used their tokens of today. `troubles` are those of all agents.
+    """
+
+    agents: int
+    documents: int
+    chunks: int
+    pending: int | None = None
+    vectors_pending: int
+    vectors_refused: int
+    dead_letters: int
+    troubled: tuple[str, ...] = ()
+    more_troubled: int = 0
+    spent_tenants: tuple[str, ...] = ()
+    troubles: tuple[TroubleState, ...] = ()
+
+
 class Status(Wire):
     """State of all agents that the caller may see. `usage`, of all agents together, is there for a caller who sees all.
+
+    Of a fleet, `fleet` has the sums, and `agents` a part of the agents.
 
     `hooks` is the URL for hooks, without the program's name at its end; None while no process takes hooks.
     `processes` are those that should run.
@@ -406,3 +429,4 @@ class Status(Wire):
     disk_use: DiskUse
     versions: Versions
     hooks: str | None = None
+    fleet: FleetState | None = None

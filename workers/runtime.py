@@ -24,14 +24,14 @@ from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider import provider_of, successor, written_provider
 from memory.index.readers import OpenIndexes
-from schemas.agents import Scope
+from schemas.agents import Scope, tenant_of
 from schemas.conditions import OF_PROVIDER
 from schemas.errors import RecalldError
 from schemas.settings import AgentDirectory, AgentSettings, Settings
 from workers.failure_policy import LOST_AFTER_SECONDS
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import BEAT_SECONDS
-from workers.queue.counters import tenant_of, today_utc
+from workers.queue.counters import today_utc
 from workers.queue.job_queue import BrokerJobQueue
 
 log = structlog.get_logger(__name__)

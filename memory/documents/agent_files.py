@@ -89,9 +89,9 @@ class AgentFiles:
     def of(cls, settings: Settings, agent: AgentSettings, *, drafted: Sequence[ImportedFolder] = ()) -> Self:
         """Return the files of an agent of this home, with imported folders and `drafted` ones.
 
-        The documents of a fleet's agent that is not in the settings are those that arrived.
+        The documents of an agent of a fleet's directory are those that arrived.
         """
-        if settings.store.url is not None and all(agent.id != configured.id for configured in settings.agents):
+        if settings.store.url is not None and agent.workspace == Scope.of(agent.id).workspace(settings.home):
             from memory.store.postgres.connection import Database
             from memory.store.postgres.documents import FleetDocuments
 

@@ -10,9 +10,11 @@ import platform
 import shutil
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
 
@@ -21,21 +23,72 @@ from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path, cach
 from memory.http.private_folders import open_to_others
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
-from memory.status.agent import agent_status, in_words, spending, with_conditions
+from memory.status.agent import PENDING_TOO_LONG_SECONDS, agent_status, in_words, spending, with_conditions
 from memory.status.index import StatusSources
 from memory.status.processes import known_processes, not_watched, shared_conditions, with_problem
 from memory.status.run_files import frozen_pid, read_hooks_state
 from memory.store.sqlite_file import bytes_of
-from schemas.agents import Scope
+from schemas.agents import Scope, tenant_of
 from schemas.conditions import Condition, ConditionCode
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, BrokerState, CacheState, DiskUse, Status, Versions
+from schemas.status import AgentStatus, BrokerState, CacheState, DiskUse, FleetState, Status, Versions
 from schemas.version import recalld_version
 
+if TYPE_CHECKING:
+    from memory.store.postgres.directory import AccessToken, FleetDirectory
 
-def build_status(settings: Settings, pending: PendingReader, *, deep: bool = False) -> Status:
+#: Troubled agents of a fleet that an answer names.
+MOST_TROUBLED = 50
+
+
+def fleet_state(directory: FleetDirectory, pending: PendingReader, token: AccessToken | None = None) -> FleetState:
+    """Return the sums over all agents of a fleet, or of those that a token opens: one statement a tenant.
+
+    Raises the errors of the store.
+    """
+    now, names = time.time(), token.agents if token is not None else None
+    budgets = directory.budgets(token.tenant if token is not None else None)
+    sums = {tenant: directory.sums(tenant, names) for tenant in budgets}
+
+    def is_visible(agent_id: str) -> bool:
+        scope = Scope.of(agent_id)
+        return scope.tenant in budgets and (names is None or scope.agent in names)
+
+    backlog = pending.backlog()
+    visible_backlog = {agent: of_agent for agent, of_agent in (backlog or {}).items() if is_visible(agent)}
+    late = [
+        agent
+        for agent, of_agent in visible_backlog.items()
+        if (of_agent.oldest_seconds(now) or 0.0) > PENDING_TOO_LONG_SECONDS
+    ]
+    failed = [Scope(tenant, agent).agent_id for tenant in sums for agent in sums[tenant].dead_letters]
+    troubled = sorted({*filter(is_visible, pending.troubled()), *late, *failed})
+    today = datetime.now(UTC).date()
+    spent = [
+        tenant
+        for tenant, budget in budgets.items()
+        if budget is not None
+        and sum(usage.tokens for usage in pending.usage(tenant_of(f"{tenant}/"), day=today)) >= budget
+    ]
+    return FleetState(
+        agents=sum(of_tenant.agents for of_tenant in sums.values()),
+        documents=sum(of_tenant.documents for of_tenant in sums.values()),
+        chunks=sum(of_tenant.chunks for of_tenant in sums.values()),
+        pending=sum(of_agent.documents for of_agent in visible_backlog.values()) if backlog is not None else None,
+        vectors_pending=sum(of_tenant.vectors_pending for of_tenant in sums.values()),
+        vectors_refused=sum(of_tenant.vectors_refused for of_tenant in sums.values()),
+        dead_letters=sum(sum(of_tenant.dead_letters.values()) for of_tenant in sums.values()),
+        troubled=tuple(troubled[:MOST_TROUBLED]),
+        more_troubled=max(0, len(troubled) - MOST_TROUBLED),
+        spent_tenants=tuple(spent),
+    )
+
+
+def build_status(
+    settings: Settings, pending: PendingReader, *, deep: bool = False, fleet: FleetState | None = None
+) -> Status:
     """Return the status of all agents in `settings`, for a process that looks once and ends.
 
     Nothing needs to run for it to be ok: a queue that does not answer is shown, and no trouble by itself.
@@ -43,7 +96,7 @@ def build_status(settings: Settings, pending: PendingReader, *, deep: bool = Fal
     # First: after a failed read, a broker that takes nothing new looks as if it were away.
     broker = broker_state(settings, pending)
     agents = tuple(_look_once(settings, agent, pending, deep=deep) for agent in settings.agents if agent.enabled)
-    return whole_status(settings, agents, pending, sizes=home_sizes(settings, pending), broker=broker)
+    return whole_status(settings, agents, pending, sizes=home_sizes(settings, pending), broker=broker, fleet=fleet)
 
 
 def whole_status(
@@ -53,8 +106,12 @@ def whole_status(
     *,
     sizes: HomeSizes,
     broker: BrokerState | None = None,
+    fleet: FleetState | None = None,
 ) -> Status:
-    """Join the agents' statuses and the shared parts. A process that is not well makes no agent ok."""
+    """Join the agents' statuses and the shared parts. A process that is not well makes no agent ok.
+
+    `fleet` has the sums over agents that are not among `agents`.
+    """
     sees_all = len(agents) == len(settings.agents) > 1
     broker = broker or broker_state(settings, pending)
     processes = known_processes(pending)
@@ -73,8 +130,12 @@ def whole_status(
         )
         for agent in agents
     )
+    if fleet is not None:
+        of_all = pending.conditions("")  # of no single agent
+        fleet = fleet.model_copy(update={"troubles": in_words([*shared, *of_all], now=now)})
+    is_fleet_ok = fleet is None or not (fleet.troubled or fleet.spent_tenants or fleet.troubles)
     return Status(
-        ok=all(agent.ok for agent in agents),
+        ok=is_fleet_ok and all(agent.ok for agent in agents),
         version=recalld_version(),
         home=str(settings.home),
         agents=agents,
@@ -85,6 +146,7 @@ def whole_status(
         disk_use=sizes.disk_use,
         versions=versions(broker),
         hooks=read_hooks_state(settings.home),
+        fleet=fleet,
     )
 
 

@@ -327,6 +327,20 @@ class Versions(TypedDict):
     broker: NotRequired[str]
 
 
+class FleetState(TypedDict):
+    agents: int
+    documents: int
+    chunks: int
+    pending: NotRequired[int]
+    vectorsPending: int
+    vectorsRefused: int
+    deadLetters: int
+    troubled: list[str]
+    moreTroubled: int
+    spentTenants: list[str]
+    troubles: list[TroubleState]
+
+
 class Status(TypedDict):
     ok: bool
     version: str
@@ -339,6 +353,7 @@ class Status(TypedDict):
     diskUse: DiskUse
     versions: Versions
     hooks: NotRequired[str]
+    fleet: NotRequired[FleetState]
 
 
 class PromptBlock(TypedDict):

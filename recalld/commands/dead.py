@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,11 +28,15 @@ from recalld.invocation import NOTHING_FOUND, CommandGroup, Invocation, examples
 from recalld.terminal_text import fields, print_answer, printable_name, typed_name
 from recalld.up.lock import daemon_pid
 from recalld.wiring import BrokerSide, closed, open_broker
+from schemas.agents import Scope
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Settings
 from schemas.status import DeadLetter
+
+if TYPE_CHECKING:
+    from memory.store.postgres.directory import FleetDirectory
 
 
 @click.group("dead", cls=CommandGroup, epilog=examples("recalld dead list", "recalld dead retry --all"))
@@ -51,7 +55,7 @@ def dead() -> None:
 @pass_invocation
 def list_letters(invocation: Invocation, *, as_json: bool) -> None:
     """List the documents that failed, with the reason. Exit code 0 also when there is none."""
-    failed = _failed_documents(invocation.settings, invocation.agents())
+    failed = _failed_documents(invocation.settings, invocation.agents(_with_dead_letters))
     lines = (f"{_title(failure)}{_history(failure)}\n    {_reason(failure)}" for failure in failed)
     answer = {"deadLetters": [_body(failure) for failure in failed]}
     print_answer(answer, lines if failed else ["nothing failed"], as_json=as_json)
@@ -66,7 +70,7 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
 
     Leaves with exit code 3 when nothing failed there.
     """
-    [failure] = _failures_at(invocation.settings, invocation.agents(), [path])
+    [failure] = _failures_at(invocation.settings, invocation.agents(_with_dead_letters), [path])
     file = failure.file
     refused = [{**fields(chunk, "start_line", "end_line"), "reason": chunk.refusal} for chunk in failure.refused]
     indexed = file and {"at": file.indexed_at, "size": file.stat.size, "notes": [*map(readable, file.notes)]}
@@ -100,7 +104,7 @@ def retry(invocation: Invocation, *, paths: Sequence[str], retries_all: bool, as
     """
     if bool(paths) == retries_all:
         raise click.UsageError("name what to retry: PATH..., or --all")
-    settings, agents = invocation.settings, invocation.agents()
+    settings, agents = invocation.settings, invocation.agents(_with_dead_letters)
     failed = _failed_documents(settings, agents) if retries_all else _failures_at(settings, agents, paths)
     with open_broker(settings) as broker:
         retries, queued = _retry(settings, failed, broker)
@@ -132,7 +136,7 @@ def drop(invocation: Invocation, *, paths: Sequence[str], as_json: bool) -> None
     A file that could not be read is left out, and `recalld status` says so, until it changes, the index is made anew,
     or `recalld dead retry PATH`. Leaves with exit code 3 when nothing failed at a PATH; then nothing is dropped.
     """
-    failed = _failures_at(invocation.settings, invocation.agents(), paths)
+    failed = _failures_at(invocation.settings, invocation.agents(_with_dead_letters), paths)
     dropped = _drop(invocation.settings, failed)
     answer = {"dropped": [_name(failure) | {"leftOut": failure.left_out} for failure in dropped]}
     left_out = {True: "; the file is left out until it changes", False: ""}
@@ -226,6 +230,12 @@ def _find(settings: Settings, agent: AgentSettings, path: str) -> Failure | None
         failures = [replace(failure, left_out=failure.key in excluded) for failure in failures]
     dropped = (failure for failure in failures if failure.left_out or failure.refused)
     return next((failure for failure in failures if failure.letter is not None), None) or next(dropped, None)
+
+
+def _with_dead_letters(fleet: FleetDirectory) -> Iterator[str]:
+    """Yield the agents of a fleet that have dead letters. A document whose letter was dropped needs --agent."""
+    for tenant in fleet.budgets():
+        yield from (Scope(tenant, agent).agent_id for agent in sorted(fleet.sums(tenant).dead_letters))
 
 
 def _letters(readers: Sequence[StoreReader]) -> dict[DocumentKey, DeadLetter]:

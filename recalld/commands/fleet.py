@@ -118,9 +118,12 @@ def add_tenant(fleet: Administration, *, name: str, **values: Any) -> Answer:
     return {"tenant": name}, [f"{name} is added; make a token for it: `recalld token add {name} TOKEN`"]
 
 
-@_command(tenant, "list", "recalld tenant list", "recalld tenant list --json")
-def list_tenants(fleet: Administration) -> Answer:
+@_command(tenant, "list", "recalld tenant list", "recalld tenant list --agents", "recalld tenant list --json")
+@click.option("--agents", "names_agents", is_flag=True, help="List the agents instead, as --agent takes them.")
+def list_tenants(fleet: Administration, *, names_agents: bool) -> Answer:
     """List the tenants, with their weights, budgets and numbers of agents."""
+    if names_agents:
+        return {"agents": (agents := list(fleet.agent_ids()))}, agents
     tenants = fleet.tenants()
     return {"tenants": tenants}, map(_line, tenants)
 

@@ -309,7 +309,7 @@ def export(invocation: Invocation, *, file: Path, force: bool) -> None:
     """
     from recalld.runs.imports import export_file
 
-    agent = invocation.fleet_agent()
+    agent = invocation.the_agent()
     if file.exists() and not force:
         raise UserError(f"{file} is there already; --force replaces it", exit_code=2)
     export_file(invocation.settings, agent.id, file)
@@ -330,7 +330,7 @@ def import_(invocation: Invocation, *, file: Path) -> None:
     from recalld.settings.load import check_workspace
     from recalld.wiring import AgentIndex
 
-    agent, settings = invocation.fleet_agent(), invocation.settings
+    agent, settings = invocation.the_agent(), invocation.settings
     if is_here := agent in settings.agents:
         check_workspace(agent)
     imported, left_out = import_file(file, settings, agent, AgentIndex(settings, agent).fingerprint)

@@ -23,7 +23,7 @@ from recalld.wiring import AgentIndex, open_broker
 from schemas.agents import Scope
 from schemas.conditions import StopReason
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
-from schemas.settings import Settings
+from schemas.settings import AgentDirectory, Settings, has_agent
 from workers.queue.connection import BrokerAway
 from workers.queue.job_queue import queued_jobs
 from workers.queue.names import POLL_BATCH_JOBS
@@ -46,12 +46,13 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
         return
     logs.configure_logs(level=40)
     invocation = ctx.ensure_object(Invocation)
-    settings, ids = invocation.settings, [agent.id for agent in invocation.agents()]
+    settings, ids = invocation.settings, [agent.id for agent in invocation.agents(lambda _: ())]
     # Without --agent also those of agents that are not configured any more.
-    jobs = [_body(job) for job in batch_jobs_of(settings, *ids) if invocation.agent is None or job.agent in ids]
+    batch_jobs = batch_jobs_of(settings, *ids, *_tenants(invocation))
+    jobs = [_body(job) for job in batch_jobs if invocation.agent is None or job.agent in ids]
     queue, problem = None, None
     try:
-        queue = _queue(settings, ids)
+        queue = _queue(settings, ids, all_agents=invocation.fleet is not None and invocation.agent is None)
     except BrokerAway as error:
         problem = _problem(settings, error)
     answer = {"batchJobs": jobs, "queue": queue, "queueProblem": problem}
@@ -70,7 +71,7 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     code 3 when there is no such job.
     """
     settings = invocation.settings
-    jobs = batch_jobs_of(settings, *(agent.id for agent in invocation.agents()))
+    jobs = batch_jobs_of(settings, *(agent.id for agent in invocation.agents(lambda _: ())), *_tenants(invocation))
     job = next((candidate for candidate in jobs if candidate.reference == reference), None)
     if job is None:
         raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
@@ -80,7 +81,7 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
         if not ledger.stop(reference, StopReason.CANCELLED.value):
             click.echo(f"{reference} is being stopped already")
             return
-        later = _ask_provider(settings, job)
+        later = _ask_provider(settings, job, invocation.fleet or settings)
         if later is None:
             ledger.save(replace(job, stage=Stage.STOPPING, look_at=0.0))
     # Without the broker, the next worker that starts polls the job.
@@ -92,9 +93,15 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     )
 
 
-def _ask_provider(settings: Settings, job: BatchJob) -> str | None:
+def _tenants(invocation: Invocation) -> Iterator[str]:
+    """Yield an id of each tenant of a fleet, unless the call names an agent."""
+    if invocation.fleet is not None and invocation.agent is None:
+        yield from (Scope(tenant, "").agent_id for tenant in invocation.fleet.budgets())
+
+
+def _ask_provider(settings: Settings, job: BatchJob, directory: AgentDirectory) -> str | None:
     """Ask the provider at once to stop a job. Return the reason why a worker has to do it; None if done."""
-    agent = next((candidate for candidate in settings.agents if candidate.id == job.agent), None)
+    agent = directory.agent(job.agent) if has_agent(directory, job.agent) else None
     provider = AgentIndex(settings, agent).choice.provider if agent is not None else None
     api = batch_api_of(provider) if provider is not None and provider.account == job.account else None
     if provider is None or api is None or job.job_id is None:
@@ -119,11 +126,14 @@ def _body(job: BatchJob) -> dict[str, Any]:
     }
 
 
-def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
-    """Return the waiting and running work, by agent. Raises BrokerAway."""
-    work: dict[str, list[dict[str, Any]]] = {agent: [] for agent in agents}
+def _queue(settings: Settings, agents: list[str], *, all_agents: bool) -> list[dict[str, Any]]:
+    """Return the waiting and running work of these agents, or of all that have some. Raises BrokerAway."""
     with open_broker(settings) as broker:
-        for job in queued_jobs(broker.client, broker.keys):
+        jobs = queued_jobs(broker.client, broker.keys)
+        if all_agents:
+            agents = sorted({*agents, *(job.agent for job in jobs), *broker.queue.pending_set.agents()})
+        work: dict[str, list[dict[str, Any]]] = {agent: [] for agent in agents}
+        for job in jobs:
             if job.agent in work:
                 work[job.agent].append({"what": job.work, "state": job.state.value, "dueAt": job.due_at})
         return [

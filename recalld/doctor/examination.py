@@ -16,7 +16,7 @@ from memory.embedding.providers.provider import EmbeddingProvider
 from memory.http.private_folders import open_to_others
 from memory.index.generation_writer import GenerationWriter
 from memory.status.condition_texts import counted, duration
-from memory.status.home import build_status
+from memory.status.home import build_status, fleet_state
 from memory.status.run_files import frozen_pid, server_pid
 from memory.store.errors import StoreCorrupt
 from memory.transcripts.packing import beginnings
@@ -29,7 +29,7 @@ from recalld.wiring import AgentIndex, BrokerSide, open_broker
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.errors import RecalldError, Terminal, UserError
 from schemas.settings import Settings
-from schemas.status import AgentStatus, EndpointCondition, Status
+from schemas.status import AgentStatus, EndpointCondition, FleetState, Status
 from workers.health.heartbeat import forget_dead
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import server_binary
@@ -98,7 +98,8 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         return
     with side:
         yield machine.clock(broker_seconds_ahead=machine.seconds_ahead(side))
-        chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
+        names_one = settings.agents or invocation.names_agent
+        chosen = settings.model_copy(update={"agents": invocation.agents() if names_one else ()})
         # Before anything is healed: the findings below are of this state.
         status = build_status(chosen, side.health, deep=True)
         status = with_absent_backends(chosen, status)
@@ -118,9 +119,20 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
                 finding = Finding.of("transcripts", alike, agents=(agent.agent,))
                 yield from merge_equal([replace(finding, level=Level.WARNING)])
         yield leftovers(settings)
-    if not settings.agents:
+        if invocation.fleet is not None:
+            yield fleet_finding(fleet_state(invocation.fleet, side.health))
+    if not settings.agents and invocation.fleet is None:
         action = "`recalld up --workspace DIR`, or `recalld discover`"
         yield Finding("agents", "no workspace is known yet", Level.WARNING, action)
+
+
+def fleet_finding(fleet: FleetState) -> Finding:
+    """Return the finding on the agents of a fleet's directory."""
+    text = f"the fleet has {counted(fleet.agents, 'agent')} with {counted(fleet.documents, 'document')}"
+    troubled = len(fleet.troubled) + fleet.more_troubled
+    if not troubled:
+        return Finding("agents", text)
+    return Finding("agents", f"{text}; {troubled:,} need attention", Level.WARNING, "`recalld status` lists them")
 
 
 def broker_findings(settings: Settings, status: Status) -> Iterator[Finding]:

@@ -141,7 +141,8 @@ def store(settings: StoreSettings) -> Finding:
         facts = Database.of(settings).check()
     except RecalldError as error:
         return Finding("store", str(error), Level.PROBLEM)
-    return Finding("store", f"PostgreSQL {facts.server // 10_000} with pgvector {facts.pgvector}, as {facts.user}")
+    server = f"PostgreSQL {facts.server // 10_000} with pgvector {facts.pgvector} and schema {facts.number}"
+    return Finding("store", f"{server}, as {facts.user}, whom row security holds to one tenant at a time")
 
 
 def pattern_findings(settings: Settings) -> Iterator[Finding]:

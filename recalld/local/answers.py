@@ -41,7 +41,7 @@ class Absence(Enum):
     """Reason why this process finds the answer itself."""
 
     NOT_RUNNING = "no service is running"
-    NOT_ASKED = "--workspace asks the folder's own index"
+    NOT_ASKED = "this process asks the index itself"
     NO_ANSWER = "the service did not answer in time (`recalld doctor` looks for the reason)"
     STOPPED = "the service's process is stopped (`recalld status` says how it goes on)"
     UNPROVEN = "another program answers where the service of this home did (restart `recalld up`)"
@@ -117,15 +117,19 @@ def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], No
 
     def in_this_process(absence: Absence) -> Answer:
         from memory.backends.registry import with_absent_backends
-        from memory.status.home import build_status
+        from memory.status.home import build_status, fleet_state
         from recalld.wiring import open_broker
         from workers.queue.connection import IMPATIENT_SECONDS
 
         if absence is not Absence.NOT_ASKED:
             on_absence(absence.value)
-        settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
+        settings, fleet = invocation.settings, None
         with open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True) as broker:
-            answer = build_status(settings, broker.health, deep=deep)
+            if invocation.fleet is not None and not invocation.names_agent:
+                fleet = fleet_state(invocation.fleet, broker.health)
+            agents = invocation.agents(lambda _: fleet.troubled if fleet is not None else ())
+            settings = settings.model_copy(update={"agents": agents})
+            answer = build_status(settings, broker.health, deep=deep, fleet=fleet)
         return _json(with_absent_backends(settings, answer))
 
     return _ask(invocation, lambda client: client.status(agent=invocation.agent, deep=deep), in_this_process)
@@ -182,7 +186,10 @@ def _ask(
         except ServiceUnavailable:
             pass  # it starts, stops or is gone; the index is there
         except RequestRefused as error:
-            raise _error_of(invocation, error) from None
+            # A fleet's service takes access tokens, of which this home has none.
+            if error.status != 401 or invocation.fleet is None:
+                raise _error_of(invocation, error) from None
+            absence = Absence.NOT_ASKED
         except InvalidSettings as error:
             raise UserError(str(error), exit_code=2) from None
     return in_this_process(absence)

@@ -43,8 +43,9 @@ EstimateFor = Callable[[AgentSettings, AgentFiles, Iterable[DocumentKey]], Estim
 def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     """Print the cost of indexing the agents, with `fresh` of building their indexes anew. Return the exit code."""
     settings, agents = invocation.settings, invocation.agents()
-    for agent in agents:
-        check_workspace(agent)
+    for agent in settings.agents:
+        if agent in agents:
+            check_workspace(agent)
     bodies = []
     estimate_for = estimates(settings, fresh=fresh)
     for agent in agents:

@@ -68,8 +68,8 @@ def run_index(
     from recalld.runs.estimate import confirm_workspace
 
     settings, agents = invocation.settings, invocation.agents()
-    for agent in agents:
-        if not forget_missing:
+    for agent in settings.agents:
+        if agent in agents and not forget_missing:
             check_workspace(agent)
     confirm_workspace(invocation)
     invocation.remember()

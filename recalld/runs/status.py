@@ -38,6 +38,10 @@ def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterato
     `resting`: nothing of this home runs, so that no broker has to answer.
     """
     status: answers.Status = printable_answer(answer)
+    if (fleet := status.get("fleet")) is not None:
+        for fact in _fleet(fleet):
+            yield from map(to_type, _lines(fact))
+        yield ""
     for agent in status["agents"]:
         about = agent["agent"] if len(status["agents"]) > 1 else None
         verdict = (
@@ -54,6 +58,22 @@ def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterato
 def _lines(fact: Fact) -> Iterator[str]:
     if fact[1]:
         yield f"  {click.style(f'{fact[0]:<14}', dim=True)}{fact[1]}"
+
+
+def _fleet(fleet: answers.FleetState) -> Iterator[Fact]:
+    facts = [(name, fleet[name]) for name in ("agents", "documents", "chunks")]
+    yield "fleet", ", ".join(counted(count, name.removesuffix("s")) for name, count in facts)
+    waiting = counted(fleet["pending"], "document") + " waiting" if "pending" in fleet else "the broker does not answer"
+    pending, refused = fleet["vectorsPending"], fleet["vectorsRefused"]
+    yield "queue", _joined(waiting, f"{pending:,} vectors to come" if pending else "")
+    letters = counted(fleet["deadLetters"], "dead letter") + " (`recalld dead list`)" if fleet["deadLetters"] else ""
+    yield "failed", _joined(letters, f"{counted(refused, 'chunk')} refused" if refused else "")
+    yield "budget spent", _yellow(", ".join(fleet["spentTenants"]))
+    for trouble in fleet["troubles"]:
+        yield "trouble", _yellow(f"{trouble['part']}: {trouble['message']}")
+    troubled, more = len(fleet["troubled"]), fleet["moreTroubled"]
+    yield "attention", _yellow(f"{counted(troubled, 'agent')} below" if troubled else "")
+    yield "", _yellow(f"and {more:,} more, not shown" if more else "")
 
 
 def _home(status: answers.Status, *, resting: bool) -> Iterator[Fact]:

@@ -91,7 +91,7 @@ class Progress:
     def look(self) -> None:
         """Print the progress if there is any; cheap if there is none."""
         # Before the indexes are counted: a document loses its mark after its commit.
-        waiting = self._health.waiting()
+        waiting = self._health.backlog()
         if waiting is None or (waiting and not self._line.due):
             return
         changed = [index for index in self._indexes if index.moves or index.agent.id in {*waiting, *self._waited}]
@@ -100,7 +100,8 @@ class Progress:
             index.look()
         if not changed:
             return
-        behind, lacking = sum(waiting.values()), sum(index.lacking for index in self._indexes)
+        behind = sum(pending.documents for pending in waiting.values())
+        lacking = sum(index.lacking for index in self._indexes)
         held_up = self._health.held_up([index.agent.id for index in self._indexes if index.lacking])
         for agent, condition in held_up.items():
             # These lines often end in a log, where a provider's words may quote memory. Status has them.

@@ -120,7 +120,7 @@ FLUSH = Event("flush", "main", ticket="ticket")
         (lambda _queue, events, _health: events.answer(FLUSH), None),
         (lambda _queue, _events, health: health.stalled_seconds(), 0.0),
         (lambda _queue, _events, health: health.held_up(["main"]), {}),
-        (lambda _queue, _events, health: health.waiting(), None),
+        (lambda _queue, _events, health: health.backlog(), None),
         (lambda _queue, _events, health: health.report(ConditionCode.STORE_FULL), None),
     ],
 )

@@ -41,6 +41,7 @@ MEMORY_ENDS, MEMORY_SECONDS = 3, 600
     stalled_seconds=0.0,
     vector_progress=VectorProgress(),
     held_up={},
+    troubled=(),
     conditions=(),
     usage=(),
     processes=(),
@@ -72,8 +73,8 @@ class HealthStore(PendingReader):
 
         Uncommitted documents count as waiting work, delayed messages (a provider cools down) do not.
         """
-        pending = [self._pending_set.pending(agent).oldest_at for agent in self._pending_set.agents()]
-        waits = [at for at in pending if at is not None]
+        pending = self._pending_set.backlog(self._pending_set.agents()).values()
+        waits = [of_agent.oldest_at for of_agent in pending if of_agent.oldest_at is not None]
         for queue in QUEUES:
             messages = self._client.hvals(self._keys.messages(queue))
             waits += [json.loads(raw)["message_timestamp"] / 1000 for raw in messages]
@@ -108,13 +109,17 @@ class HealthStore(PendingReader):
             rate = weight * before.rate + (1 - weight) * count / since
         self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
 
-    def waiting(self) -> dict[str, int] | None:
-        """Return the number of documents that wait or run, by agent; None if the broker does not answer."""
-        marked = self._pending_set.agents()
+    def backlog(self) -> Mapping[str, Pending] | None:
+        """Return the backlog of each agent that has one; None if the broker does not answer."""
+        return self._pending_set.backlog(self._pending_set.agents())
+
+    def troubled(self) -> Collection[str]:
+        """Return the agents that conditions are reported about; nothing without the broker."""
+        agents = sorted(raw.decode() for raw in self._client.smembers(self._keys.troubled))
         with self._client.pipeline(transaction=False) as pipe:
-            for agent in marked:
-                pipe.zcard(self._keys.since(agent))
-            return dict(zip(marked, pipe.execute(), strict=True))
+            for agent in agents:
+                pipe.exists(self._keys.conditions(agent))
+            return [agent for agent, exists in zip(agents, pipe.execute(), strict=True) if exists]
 
     def held_up(self, agents: Sequence[str]) -> dict[str, Condition]:
         """Return the condition that holds up the vectors of each agent, of those that have one; one round trip."""
@@ -184,6 +189,8 @@ class HealthStore(PendingReader):
                 for field, condition in masked.items()
             }
             self._client.hset(key, mapping=bodies)
+            if agent != "*":
+                self._client.sadd(self._keys.troubled, agent)
         return masked.keys()
 
     def _over(self, fields: Sequence[str], agent: str) -> None:

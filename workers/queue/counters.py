@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from schemas.agents import Scope
+from schemas.agents import tenant_of
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, FLEET_COUNTERS, Metric
 from schemas.ports import SpooledUsage, Usage, UsageRecorder
@@ -146,11 +146,6 @@ class FleetCounters(UsageRecorder):
         with self._lock:
             self._fresh.update({place: number for place, number in counts.items() if number})
             self._seconds += seconds
-
-
-def tenant_of(agent: str) -> str:
-    """Return the name of the usage of all agents of this one's tenant, which has the tokens of each day."""
-    return f"{Scope.of(agent).tenant}/*"
 
 
 def today_utc() -> date:

@@ -39,6 +39,8 @@ class Keys:
         self.heartbeats = f"{self.dramatiq}:__heartbeats__"
         #: Set: agents that may have marks.
         self.agents = f"{self.prefix}:agents"
+        #: Set: agents that have, or had, conditions.
+        self.troubled = f"{self.prefix}:troubled"
         self.inbox = f"{self.prefix}:inbox"
         #: Set: agents with changes that producers have not queued yet.
         self.held_back = f"{self.prefix}:held-back"

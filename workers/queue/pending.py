@@ -278,18 +278,28 @@ class PendingSet:
 
     def pending(self, agent: str) -> Pending:
         """Return the agent's backlog."""
+        return self.backlog([agent])[agent]
+
+    def backlog(self, agents: Sequence[str]) -> dict[str, Pending]:
+        """Return the backlog of each agent, in one round trip."""
         with self._client.pipeline(transaction=False) as pipe:
-            pipe.zcard(self._keys.since(agent))
-            pipe.hlen(self._keys.running(agent))
-            pipe.zrange(self._keys.since(agent), 0, 0, withscores=True)
-            pipe.sismember(self._keys.held_back, agent)
-            documents, running, oldest, held_back = pipe.execute()
-        return Pending(
-            documents=int(documents),
-            running=int(running),
-            oldest_at=float(oldest[0][1]) if oldest else None,
-            held_back=bool(held_back),
-        )
+            for agent in agents:
+                pipe.zcard(self._keys.since(agent))
+                pipe.hlen(self._keys.running(agent))
+                pipe.zrange(self._keys.since(agent), 0, 0, withscores=True)
+                pipe.sismember(self._keys.held_back, agent)
+            answers = iter(pipe.execute())
+        return {
+            agent: Pending(
+                documents=int(documents),
+                running=int(running),
+                oldest_at=float(oldest[0][1]) if oldest else None,
+                held_back=bool(held_back),
+            )
+            for agent, documents, running, oldest, held_back in zip(
+                agents, answers, answers, answers, answers, strict=True
+            )
+        }
 
     def marked_before(self, agent: str, at: float) -> MarkedBefore:
         """Return the documents marked up to Unix time `at` that still wait, the oldest mark first."""

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 
 from memory.store.postgres.connection import Connection, Database
 from memory.store.postgres.directory import AccessToken, new_token, token_hash
-from schemas.agents import NAME, SHARED_CACHE
+from schemas.agents import NAME, SHARED_CACHE, Scope
 from schemas.errors import UserError
 
 #: Rows of one partition that a transaction of `remove_tenant` deletes at most.
@@ -84,6 +84,12 @@ class Administration:
         """Return all tenants."""
         with self._database.directory() as connection:
             return [tenant for (tenant,) in connection.execute(_TENANTS).fetchall()]
+
+    def agent_ids(self) -> list[str]:
+        """Return the ids of all agents."""
+        with self._database.directory() as connection:
+            rows = connection.execute("SELECT tenant, agent FROM recalld.agents ORDER BY tenant, agent").fetchall()
+        return [Scope(*row).agent_id for row in rows]
 
     def add_tenant(self, tenant: str, *, weight: float | None = None, tokens_a_day: int | None = None) -> None:
         """Add a tenant."""

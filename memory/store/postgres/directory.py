@@ -18,13 +18,16 @@ from pydantic import ValidationError
 
 from memory.http.authorization import AccessDenied, Authorizer, bearer
 from memory.store.postgres.connection import Database
-from schemas.agents import NAME, Scope, Share
+from schemas.agents import DEFAULT_TENANT, NAME, Scope, Share
 from schemas.errors import UserError
 from schemas.settings import AgentSettings, MemorySettings, Settings, has_agent
 from schemas.validation_messages import problem_words
 
 #: Seconds for which this process trusts a row that it read: a revoked token is refused after them at the latest.
 TRUSTED_SECONDS = 5.0
+
+#: Seconds for which the sums of a tenant are trusted: they count all its chunks.
+SUMS_SECONDS = 10.0
 
 #: Rows of each kind that are trusted at a time, and agents of one page of the list of all agents.
 _MOST_TRUSTED, _PAGE_AGENTS = 1_000, 500
@@ -41,6 +44,27 @@ SELECT t.weight * coalesce(a.weight, 1), t.tokens_a_day FROM recalld.tenants AS 
 LEFT JOIN recalld.agents AS a ON (a.tenant, a.agent) = (t.tenant, %s) WHERE t.tenant = %s
 """
 _NAMES = "SELECT agent FROM recalld.agents WHERE tenant = %s AND agent > %s ORDER BY agent LIMIT %s"
+#: Counts by indexes alone. Agents of a settings file have generations, and no row of their own. NULL is all agents.
+_SUMS = """
+WITH generations AS MATERIALIZED (
+    SELECT agent, generation, state = 'current' AS answers FROM recalld.generations
+    WHERE tenant = %(tenant)s AND state <> 'old' AND agent = ANY (coalesce(%(agents)s::text[], ARRAY[agent]))
+), answering AS MATERIALIZED (SELECT agent, generation FROM generations WHERE answers)
+SELECT
+    (SELECT count(*) FROM (SELECT agent FROM generations UNION SELECT agent FROM recalld.agents
+        WHERE tenant = %(tenant)s AND agent = ANY (coalesce(%(agents)s::text[], ARRAY[agent]))) AS named),
+    (SELECT count(*) FROM recalld.files JOIN answering USING (agent, generation) WHERE tenant = %(tenant)s),
+    (SELECT count(*) FROM recalld.chunks JOIN answering USING (agent, generation) WHERE tenant = %(tenant)s),
+    (SELECT count(*) FROM recalld.chunks JOIN answering USING (agent, generation)
+        WHERE tenant = %(tenant)s AND vector_state = 'pending'),
+    (SELECT count(*) FROM recalld.chunks JOIN answering USING (agent, generation)
+        WHERE tenant = %(tenant)s AND vector_state = 'refused'),
+    (SELECT coalesce(json_object_agg(agent, letters), '{}') FROM (
+        SELECT agent, count(DISTINCT (source, path)) AS letters
+        FROM recalld.dead_letters JOIN generations USING (agent, generation) WHERE tenant = %(tenant)s GROUP BY agent
+    ) AS failed)
+"""
+_BUDGETS = "SELECT tenant, tokens_a_day FROM recalld.tenants WHERE tenant = coalesce(%s, tenant) ORDER BY tenant"
 _SCOPES = "SELECT tenant, agent FROM recalld.agents WHERE (tenant, agent) > (%s, %s) ORDER BY tenant, agent LIMIT %s"
 
 
@@ -69,6 +93,18 @@ class AccessToken:
     expires_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TenantSums:
+    """Sums over agents of one tenant. `dead_letters` has their numbers by name, of agents that have some."""
+
+    agents: int
+    documents: int
+    chunks: int
+    vectors_pending: int
+    vectors_refused: int
+    dead_letters: Mapping[str, int]
+
+
 class FleetDirectory:
     """Agents and tokens in the store; agents of the settings file belong to the tenant `default`. Thread-safe.
 
@@ -84,6 +120,7 @@ class FleetDirectory:
         self._token_at = lru_cache(_MOST_TRUSTED)(self._read_token)
         self._agent_at = lru_cache(_MOST_TRUSTED)(self._read_agent)
         self._share_at = lru_cache(_MOST_TRUSTED)(self._read_share)
+        self._sums_at = lru_cache(_MOST_TRUSTED)(self._read_sums)
 
     @classmethod
     def of(cls, settings: Settings) -> FleetDirectory:
@@ -121,6 +158,18 @@ class FleetDirectory:
             rows = connection.execute(_NAMES, (tenant, after, limit)).fetchall()
         return sorted(configured.union(name for (name,) in rows))[:limit]
 
+    def budgets(self, tenant: str | None = None) -> dict[str, int | None]:
+        """Return the tokens a day of a tenant, or of all tenants, by name."""
+        with self._database.directory() as connection:
+            budgets = dict(connection.execute(_BUDGETS, (tenant,)).fetchall())
+        # The agents of a settings file have no row, nor need their tenant.
+        is_default = tenant == DEFAULT_TENANT or (tenant is None and self._configured)
+        return {DEFAULT_TENANT: None, **budgets} if is_default else budgets
+
+    def sums(self, tenant: str, agents: tuple[str, ...] | None = None) -> TenantSums:
+        """Return the sums over these agents of a tenant, or over all, at most `SUMS_SECONDS` old; one statement."""
+        return self._sums_at(tenant, agents, self._clock() // SUMS_SECONDS)
+
     def agent_ids(self) -> Iterator[str]:
         """Yield the ids of all agents, reading page by page."""
         yield from self._settings.agent_ids()
@@ -139,6 +188,13 @@ class FleetDirectory:
             raise KeyError(digest)
         tenant, name, rights, agents, expires_at = row
         return AccessToken(tenant, name, tuple(rights), tuple(agents) if agents is not None else None, expires_at)
+
+    def _read_sums(self, tenant: str, agents: tuple[str, ...] | None, _: float) -> TenantSums:
+        names = list(agents) if agents is not None else None
+        with self._database.transaction(tenant, read_only=True) as connection:
+            row = connection.execute(_SUMS, {"tenant": tenant, "agents": names}).fetchone()
+        assert row is not None  # noqa: S101 - a row of counts
+        return TenantSums(*row)
 
     def _read_share(self, scope: Scope, _: float) -> Share:
         with self._database.transaction(scope, read_only=True) as connection:
@@ -162,9 +218,10 @@ def agent_settings(settings: Settings, scope: Scope, overrides: Mapping[str, Any
     Its workspace is a folder that does not exist: its documents come over the network. Raises UserError.
     """
     merged = _laid_over(settings.model_dump(include=set(MemorySettings.model_fields)), overrides)
-    workspace = settings.home / "agents" / scope.tenant / scope.agent
     try:
-        return AgentSettings.model_validate({**merged, "id": scope.agent_id, "workspace": workspace})
+        return AgentSettings.model_validate(
+            {**merged, "id": scope.agent_id, "workspace": scope.workspace(settings.home)}
+        )
     except ValidationError as error:
         problem = problem_words(error.errors())
         raise UserError(f"the settings of agent {scope.agent_id} in the store are not valid: {problem}") from None
