@@ -144,9 +144,12 @@ class Runtime:
         return True
 
     def flush_caches(self) -> None:
-        """Write embeddings that waited for a store that was away, full or busy."""
+        """Write embeddings that waited for a store that was away, full or busy; renew the claims on the others."""
         for cache in filter(None, list(self._caches.values())):
             cache.flush()
+        for supply in list(self._supplies.values()):
+            if supply.batcher is not None:
+                supply.batcher.renew_claims()
 
     def maintain_cache(self) -> bool:
         """Shrink the embedding caches to their bound, and truncate a log. Return True if there was work."""

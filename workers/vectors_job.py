@@ -9,6 +9,7 @@ import structlog
 
 from memory.index import completion as completing
 from memory.index.completion import MOST, fill_sentences, fill_vectors
+from memory.store.errors import StoreAway, StoreBusy
 from memory.store.writer import Refusal, Store
 from schemas.agents import Scope
 from schemas.conditions import OF_PROVIDER, ConditionCode
@@ -88,7 +89,9 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             stopping=lambda: runtime.stopping.is_set() or not queue.is_idle(),
         )
     if report.error is not None:
-        raise ProviderFailed(report.error) if isinstance(report.error, Transient) else report.error
+        if isinstance(report.error, Transient) and not isinstance(report.error, StoreAway | StoreBusy):
+            raise ProviderFailed(report.error)
+        raise report.error
     if report.ready or not report.left:
         runtime.health.replace(OF_PROVIDER, (), agent=agent)
     if report.left:

@@ -220,6 +220,11 @@ class EmbeddingBatcher:
         """Return the measured rate, or the provider's expected one before the first measurement."""
         return max(self._rate, 1e-3)
 
+    def renew_claims(self) -> None:
+        """Renew the claims on texts whose vectors wait for the cache: its outage may outlast a claim."""
+        if self._cache is not None and (unsaved := self._cache.held(self._provider.identity)):
+            self._claims.take(unsaved)
+
     def stop(self) -> None:
         """Send nothing more: queued texts get a passing failure."""
         with self._changed:
@@ -345,6 +350,8 @@ class EmbeddingBatcher:
             batch, lane = next_batch
             try:
                 self._send(batch, lane)
+            except Transient as outage:  # of the cache, which reports it
+                self._settle((entry, outage) for entry in batch)
             except Exception as error:
                 # A defect of ours or of a provider must not let callers wait for ever.
                 log.exception("embedding_batch_failed", provider=self._provider.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import apsw
@@ -103,6 +103,7 @@ class EmbeddingCache:
         self._inserted = 0
         #: Identity -> vectors that wait for the tables, which are full, locked or away.
         self._unsaved: dict[str, dict[str, Vector]] = {}
+        self._is_away = False
 
     @classmethod
     def of(cls, settings: Settings, tenant: str) -> Self | None:
@@ -119,7 +120,8 @@ class EmbeddingCache:
         with self._lock:  # first: a vector leaves this memory after its commit
             waiting = self._unsaved.get(identity, {})
             unsaved = {text_hash: waiting[text_hash] for text_hash in hashes if text_hash in waiting}
-        rows, today = self._tables.read(LOOK_UP, looked_up(identity, hashes)), _today()
+        with self._reporting():
+            rows, today = self._tables.read(LOOK_UP, looked_up(identity, hashes)), _today()
         with self._lock:
             self._touched.update((identity, key) for key, _, used in rows if used != today)
         return decoded(by_text_hash(rows, hashes)) | unsaved
@@ -155,9 +157,9 @@ class EmbeddingCache:
             unsaved = {identity: dict(vectors) for identity, vectors in self._unsaved.items() if vectors}
         for identity, vectors in unsaved.items():
             try:
-                self.put_many(identity, vectors)
+                with self._reporting():
+                    self.put_many(identity, vectors)
             except (StoreFull, StoreBusy, StoreAway) as error:
-                log.warning("embedding_cache_cannot_keep", held=len(vectors), error=str(error))
                 return error
             with self._lock:
                 for text_hash in vectors:
@@ -207,6 +209,18 @@ class EmbeddingCache:
         with contextlib.suppress(RecalldError, apsw.Error):  # days of last use are worth no failure
             self._write("", {}, len(self._touched))
         self._tables.close()
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Log an outage of the tables once, by its first failure."""
+        try:
+            yield
+        except (StoreFull, StoreBusy, StoreAway) as error:
+            if not self._is_away:
+                log.warning("embedding_cache_away", error=str(error))
+            self._is_away = True
+            raise
+        self._is_away = False
 
     def _delete_oldest(self, count: int) -> int:
         return len(self._tables.transaction(lambda run: run(DELETE_OLDEST, {"count": count})))

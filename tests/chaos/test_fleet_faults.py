@@ -157,7 +157,9 @@ class Fleet:
     def token(self, machine: str) -> str:
         return self._administration.add_token("acme", machine, rights=["ingest"], agents=["anna"])
 
-    def start(self, name: str, *command: str, store: str = "", broker: str = "") -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *command: str, store: str = "", broker: str = "", plan: Plan | None = None
+    ) -> subprocess.Popen[bytes]:
         """Start a process with a home of its own, and wait until it is ready."""
         environment = {
             "RECALLD_HOME": str(self._folder / name),
@@ -166,7 +168,7 @@ class Fleet:
             "RECALLD_PROVIDER": "openai",
             "RECALLD_REMOTE__BASE_URL": self.embedding.url,
             "RECALLD_REMOTE__API_KEY": "chaos",
-            **self._plan.environment(),
+            **(plan or self._plan).environment(),
         }
         with (self._folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -221,6 +223,15 @@ def fleet(tmp_path: Path, own_server: PostgresServer) -> Iterator[Fleet]:
         yield Fleet(tmp_path, own_server, stack)
 
 
+def expect_renewed_claims(fleet: Fleet) -> None:
+    """Wait until workers have renewed their claims on vectors that the store did not take."""
+    with connect(fleet.queue) as client:
+        claims = wait_until(lambda: list(client.scan_iter("*:claim:*")), what="claims on vectors without a store")
+        for claim in claims:
+            client.expire(claim, 10_000)
+        wait_until(lambda: all(client.ttl(claim) < 9_000 for claim in claims), what="renewed claims")
+
+
 def test_postgresql_killed_under_load_loses_nothing_and_nothing_is_paid_twice(fleet: Fleet) -> None:
     machines = fleet.machines(3)
     for name in ("one", "two"):
@@ -233,6 +244,7 @@ def test_postgresql_killed_under_load_loses_nothing_and_nothing_is_paid_twice(fl
         fleet.postgres.kill()
         fleet.embedding.open.set()
         wait_until(lambda: not fleet.embedding.in_flight, what="answers that came while the store was away")
+        expect_renewed_claims(fleet)
         fleet.postgres.start()
     assert fleet.settle(machines).check() == []
     assert fleet.embedding.paid_twice == set()

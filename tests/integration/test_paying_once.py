@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 import redis
+import structlog
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.cache import KIND, EmbeddingCache
@@ -22,7 +23,7 @@ from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.store.durable_sqlite import DurableSqlite
-from memory.store.durable_tables import Run
+from memory.store.durable_tables import Row, Rows, Run
 from memory.store.errors import StoreAway
 from schemas.documents import Lane
 from schemas.errors import Throttled, Waiting
@@ -31,7 +32,7 @@ from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.storing import cache_at
 from tests.waiting import wait_until
-from workers.claims import BrokerClaims, BrokerCoordination, Presence, coordinating
+from workers.claims import KEPT_SECONDS, BrokerClaims, BrokerCoordination, Presence, coordinating
 from workers.queue.connection import BrokerClient, connect
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
@@ -44,7 +45,12 @@ TEXTS = {text_hash(f"note {number}"): f"note {number}" for number in range(20)}
 class Tables(DurableSqlite):
     """Tables of a cache that may be away."""
 
-    is_away = False
+    is_away = is_unreadable = False
+
+    def read(self, statement: str, row: Row) -> Rows:
+        if self.is_unreadable:
+            raise StoreAway("away")
+        return super().read(statement, row)
 
     def transaction(self, work: Callable[[Run], T]) -> T:
         if self.is_away:
@@ -100,6 +106,43 @@ def test_what_the_store_could_not_take_yet_is_paid_by_no_other_process(
         assert first.cache.flush() is None
         assert ticket.wait(60)
         assert (len(ticket.results()), server.requests) == (20, 1)
+
+
+def test_claims_are_renewed_while_their_vectors_wait_for_the_store(
+    settings: Settings, keys: Keys, client: redis.Redis, server: EmbeddingServer
+) -> None:
+    tables = Tables(settings.home / "cache" / "embeddings.sqlite", KIND)
+    supply, coordination = supply_of(settings, keys, server.url, client, tables)
+    with ExitStack() as ending:
+        ending.callback(coordination.close)
+        ending.callback(supply.close)
+        tables.is_away = True
+        assert supply.batcher.submit(TEXTS, lane=Lane.LIVE, agent="main").wait(60)
+        claims = list(client.scan_iter("*:claim:*"))
+        assert len(claims) == len(TEXTS)
+        for claim in claims:
+            client.expire(claim, 10_000)
+        supply.batcher.renew_claims()
+        assert all(client.ttl(claim) <= KEPT_SECONDS for claim in claims)
+
+
+def test_an_outage_of_the_store_is_one_warning(
+    settings: Settings, keys: Keys, client: redis.Redis, server: EmbeddingServer
+) -> None:
+    tables = Tables(settings.home / "cache" / "embeddings.sqlite", KIND)
+    supply, coordination = supply_of(settings, keys, server.url, client, tables)
+    with ExitStack() as ending, structlog.testing.capture_logs() as lines:
+        ending.callback(coordination.close)
+        ending.callback(supply.close)
+        for _ in range(2):
+            tables.is_unreadable = True
+            for _ in range(2):
+                ticket = supply.batcher.submit(TEXTS, lane=Lane.LIVE, agent="main")
+                assert ticket.wait(60)
+                assert isinstance(ticket.error(), StoreAway)
+            tables.is_unreadable = False
+            assert supply.lookup(list(TEXTS)) == {}
+    assert [(line["event"], line["log_level"]) for line in lines] == [("embedding_cache_away", "warning")] * 2
 
 
 def test_what_a_killed_process_was_paying_for_is_paid_by_another_at_once(
