@@ -36,6 +36,10 @@ class StoreAway(Transient):
     """The server of the store does not answer. The work repeats when it is back."""
 
 
+class StoreRefuses(StoreAway):
+    """The server of the store refuses the user, the password or the database. Work repeats: an operator mends it."""
+
+
 class StoreCorrupt(RecalldError):
     """The index file is damaged. It is set aside and rebuilt from the cache and the files.
 

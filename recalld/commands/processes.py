@@ -13,7 +13,7 @@ import click
 
 from recalld.invocation import Invocation, examples, pass_invocation, remote_option, setting_option, workspace_option
 from recalld.settings.load import check_workspace
-from recalld.up.lifecycle import SettingsAge, running_broker, stop_event, supervised_option, traced
+from recalld.up.lifecycle import SettingsAge, await_store, running_broker, stop_event, supervised_option, traced
 from recalld.up.sd_notify import announce_ready, watchdog
 from schemas.errors import UserError
 
@@ -234,4 +234,14 @@ def _process(invocation: Invocation, name: str, *, supervised: bool, needs_broke
         watchdog(pulses.problems if needs_broker else list),  # an upload may take long
         running_broker(settings, supervised=has_broker) if needs_broker else nullcontext(),
     ):
+        ports = {
+            "work": (settings.workers.host, settings.workers.port),
+            "serve": (settings.service.host, settings.service.port),
+            "ingest": (settings.ingest.host, settings.ingest.port),
+        }
+        if name in ports:
+            host, port = ports[name]
+            await_store(settings, stop, host=host, port=port)
+            if stop.is_set():
+                raise click.exceptions.Exit(0)
         yield _Process(settings, stop, pulses, age, partial(announce_ready, supervised=supervised))

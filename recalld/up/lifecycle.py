@@ -8,21 +8,27 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+import structlog
 
 from recalld.invocation import Invocation
 from recalld.settings.load import files_of_variables, find_config
 from recalld.up.sd_notify import sd_notify
-from schemas.errors import UserError
+from schemas.errors import Transient, UserError
 from schemas.status import OutdatedState
 
 if TYPE_CHECKING:
     from schemas.settings import Settings
     from workers.queue.private_server import BrokerServer
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two looks for a store that is away; microseconds that systemd waits for the next one.
+_STORE_SECONDS, _STORE_EXTENDS = 1.0, 60_000_000
 
 #: Seconds that a process has for its orderly end: workers drain for 20, and a supervisor waits for 30.
 OVERDUE_SECONDS = 27.0
@@ -138,6 +144,46 @@ def running_broker(settings: Settings, *, supervised: bool = False) -> Iterator[
             yield server
         finally:
             server.stop()
+
+
+def await_store(settings: Settings, stop: threading.Event, *, host: str, port: int | None) -> None:
+    """Wait until the store of a fleet answers, or until `stop`. Meanwhile the port answers `/healthz` and `/readyz`.
+
+    Raises:
+        StoreRefuses, StoreUnreadable: no waiting mends that.
+        UserError: the port cannot be opened.
+    """
+    if settings.store.url is None:
+        return
+    from starlette.responses import JSONResponse
+
+    from memory.store.errors import StoreRefuses
+    from memory.store.postgres.connection import Database
+    from memory.telemetry.server import TelemetryServer
+
+    reason = ""
+
+    def not_ready() -> JSONResponse:
+        return JSONResponse({"status": "not ready", "error": reason}, 503)
+
+    with ExitStack() as stand_in:
+        while not stop.is_set():
+            try:
+                Database.of(settings.store).check()
+            except StoreRefuses:
+                raise
+            except Transient as error:
+                if not reason:
+                    log.warning("waiting_for_store", reason=str(error))
+                    if port:
+                        stand_in.enter_context(TelemetryServer(host, port, routes={"/readyz": not_ready}))
+                reason = str(error)
+            else:
+                if reason:
+                    log.info("store_answers")
+                return
+            sd_notify(f"EXTEND_TIMEOUT_USEC={_STORE_EXTENDS}")
+            stop.wait(_STORE_SECONDS)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from memory.store.errors import StoreAway, StoreBusy, StoreFull, StoreUnreadable
 from memory.store.postgres.administration import Administration
 from memory.store.postgres.connection import POOL_SIZE, Database, ServerFacts
 from memory.store.postgres.migration import migrate
+from memory.store.postgres.schema import MIGRATIONS, Migration
 from recalld.cli import run
 from recalld.doctor import machine
 from schemas.agents import Scope
@@ -163,15 +164,23 @@ def test_migrate_needs_pgvector_on_the_server_and_brings_it_into_the_database(po
     assert len(migrate(url)) == 1
 
 
-def test_tables_of_a_newer_version_are_refused(fleet_urls: Urls) -> None:
-    with psycopg.connect(fleet_urls.migrate, autocommit=True) as connection:
-        connection.execute("INSERT INTO recalld.schema_steps (number, name) VALUES (99, 'later')")
-        try:
-            assert "99" in refusal(fleet_urls.writer)
-            with pytest.raises(StoreUnreadable, match="99"):
-                migrate(fleet_urls.migrate)
-        finally:
-            connection.execute("DELETE FROM recalld.schema_steps WHERE number = 99")
+@pytest.mark.parametrize(("works_with", "is_refused"), [(1, False), (2, True), (None, True)])
+def test_tables_of_a_newer_version_are_refused_where_a_step_breaks_older_code(
+    postgres_server: PostgresServer, works_with: int | None, is_refused: bool
+) -> None:
+    urls = postgres_server.database()
+    later = Migration("later", "ALTER TABLE recalld.files ADD COLUMN colour text;", works_with or 1)
+    assert migrate(urls.migrate, migrations=(*MIGRATIONS, later)) == ["later"]
+    if works_with is None:
+        with psycopg.connect(urls.migrate, autocommit=True) as connection:
+            connection.execute("ALTER TABLE recalld.schema_steps DROP COLUMN works_with")
+    if is_refused:
+        assert "(schema 2)" in refusal(urls.writer)
+        with pytest.raises(StoreUnreadable, match=r"\(schema 2\)"):
+            migrate(urls.migrate)
+    else:
+        assert Database(urls.writer).check().number == 2
+        assert migrate(urls.migrate) == []
 
 
 @pytest.mark.parametrize(
@@ -264,6 +273,23 @@ def test_a_locked_row_is_waited_for_until_the_limit(database: Database) -> None:
         holder.execute("SELECT FROM recalld.tenants FOR UPDATE")
         with pytest.raises(StoreBusy), database.transaction(ACME, lock_seconds=0.05) as connection:
             connection.execute(_ADD)
+
+
+def test_the_server_ends_a_transaction_whose_process_is_silent(database: Database) -> None:
+    with database.transaction(ACME) as connection:
+        connection.execute(_ADD)
+        shown = connection.execute("SELECT current_setting('idle_in_transaction_session_timeout')").fetchone()
+    assert shown == ("1min",)
+
+    def lock_and_be_silent() -> None:
+        with database.transaction(ACME, idle_seconds=0.05) as silent:
+            silent.execute("SELECT FROM recalld.tenants FOR UPDATE")
+            with database.transaction(ACME, lock_seconds=100.0) as other:
+                other.execute("UPDATE recalld.tenants SET weight = 2")
+            silent.execute("SELECT")
+
+    with pytest.raises(StoreBusy):
+        lock_and_be_silent()
 
 
 def test_a_server_that_is_away_comes_back(own_server: PostgresServer) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from memory.store.errors import StoreAway, StoreBusy, StoreFull, StoreUnreadable
+from memory.store.errors import StoreAway, StoreBusy, StoreFull, StoreRefuses, StoreUnreadable
 from memory.store.postgres.schema import SCHEMA_NUMBER
 from schemas.agents import NAME, Scope
 from schemas.version import install_command
@@ -32,6 +32,16 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 #: Seconds to wait for a connection; seconds without a free one before the server tells the reason; most connections
 #: of one process.
 CONNECT_SECONDS, PATIENCE_SECONDS, POOL_SIZE = 5, 0.25, 10
+
+#: Seconds without a statement after which the server ends a transaction: the host of its process may be cut off.
+IDLE_SECONDS = 60.0
+
+#: Words of PostgreSQL, PgBouncer and libpq for a connection that no waiting mends. A failed connection has no SQLSTATE
+#: in libpq. In another language the words count as an outage, and the log shows them.
+_REFUSED = re.compile(
+    r"authentication failed|no password supplied|(?:role|database) \"[^\"]*\" does not exist|no such (?:user|database)"
+    r"|no pg_hba\.conf entry|not permitted to log in|permission denied for database"
+)
 
 #: PgBouncer may stand before the server, so nothing is prepared. Keepalives end a connection to a host that vanished.
 _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "connect_timeout": CONNECT_SECONDS}
@@ -58,8 +68,9 @@ psycopg.adapters.register_dumper(Halfvecs, _BinaryDumper)
 class ServerFacts(NamedTuple):
     """Facts about a server, a database and its user.
 
-    `server` is `server_version_num`, such as 160014; `number` is that of the schema, 0 without one. A user is also a
-    superuser, or an owner of tables, as a member of such a role.
+    `server` is `server_version_num`, such as 160014; `number` is that of the schema, 0 without one. `works_with` is the
+    number of the oldest code that works on it. A user is also a superuser, or an owner of tables, as a member of such a
+    role.
     """
 
     server: int
@@ -69,6 +80,7 @@ class ServerFacts(NamedTuple):
     bypasses_policies: bool
     is_owner: bool
     number: int
+    works_with: int = 0
 
     def fault(self, *, migrates: bool = False) -> str | None:
         """Return a sentence about the first fault for which the store is refused; None without one."""
@@ -79,8 +91,8 @@ class ServerFacts(NamedTuple):
             (self.pgvector is None, f"the database has no pgvector; {install} CREATE EXTENSION vector"),
             (version < (0, 8), f"pgvector {self.pgvector} is too old; {install} ALTER EXTENSION vector UPDATE"),
             (
-                self.number > SCHEMA_NUMBER,
-                f"a newer recalld made the tables (schema {self.number}); install it here, too",
+                self.works_with > SCHEMA_NUMBER,
+                f"a newer recalld made the tables (schema {self.number}), where this one fails; install it here, too",
             ),
         ]
         if not migrates:
@@ -110,7 +122,11 @@ SELECT 'fleet-' || left(md5(extract(epoch FROM made_at)::text || current_databas
 FROM recalld.schema_steps WHERE number = 1
 """
 
-_SCHEMA_NUMBER = "SELECT coalesce(max(number), 0) FROM recalld.schema_steps"
+#: Tables of the first days have no column `works_with`. A step without it breaks all code before it.
+_SCHEMA = """
+SELECT coalesce(max(number), 0), coalesce(max(coalesce((to_jsonb(s)->>'works_with')::integer, number)), 0)
+FROM recalld.schema_steps AS s
+"""
 
 
 def connect(url: str) -> Connection:
@@ -130,8 +146,8 @@ def read_facts(connection: Connection) -> ServerFacts:
     """Return facts about the server of a connection."""
     with translated():
         (*facts, has_tables), *_ = connection.execute(_FACTS)
-        number = next(connection.execute(_SCHEMA_NUMBER))[0] if has_tables else 0
-    return ServerFacts._make([*facts, number])
+        numbers = next(connection.execute(_SCHEMA)) if has_tables else (0, 0)
+    return ServerFacts._make([*facts, *numbers])
 
 
 class Database:
@@ -158,23 +174,31 @@ class Database:
 
     @contextmanager
     def transaction(
-        self, scope: Scope | str, *, read_only: bool = False, statement_seconds: float = 0.0, lock_seconds: float = 10.0
+        self,
+        scope: Scope | str,
+        *,
+        read_only: bool = False,
+        statement_seconds: float = 0.0,
+        lock_seconds: float = 10.0,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> Iterator[Connection]:
         """Lend a connection whose transaction sees the rows of one tenant; a text is the name of a tenant.
 
         The transaction commits at the end, unless an error ends it. All reads of a read-only one see the same state.
-        StoreBusy ends a statement after `statement_seconds` (0 is never), or after `lock_seconds` of waiting.
+        StoreBusy ends a statement after `statement_seconds` (0 is never), or after `lock_seconds` of waiting, and the
+        transaction after `idle_seconds` between two statements.
         """
         tenant = scope.tenant if isinstance(scope, Scope) else scope
         if not NAME.fullmatch(tenant):
             raise ValueError(f"{tenant!r} is no name of a tenant")
-        with self._begin(tenant, read_only=read_only, seconds=(statement_seconds, lock_seconds)) as connection:
+        seconds = (statement_seconds, lock_seconds, idle_seconds)
+        with self._begin(tenant, read_only=read_only, seconds=seconds) as connection:
             yield connection
 
     @contextmanager
     def directory(self) -> Iterator[Connection]:
         """Lend a connection whose transaction reads the tenants and agents of all tenants, and no other row."""
-        with self._begin("*", read_only=True, seconds=(0.0, 10.0)) as connection:
+        with self._begin("*", read_only=True, seconds=(0.0, 10.0, IDLE_SECONDS)) as connection:
             yield connection
 
     def check(self) -> ServerFacts:
@@ -198,11 +222,12 @@ class Database:
             pool.close()
 
     @contextmanager
-    def _begin(self, tenant: str, *, read_only: bool, seconds: tuple[float, float]) -> Iterator[Connection]:
+    def _begin(self, tenant: str, *, read_only: bool, seconds: tuple[float, ...]) -> Iterator[Connection]:
         # A single message for the sake of speed. The settings end with the transaction, for the sake of PgBouncer.
         begin = sql.SQL(
             "BEGIN ISOLATION LEVEL {}; SET LOCAL recalld.tenant = {}; "
-            "SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}"
+            "SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}; "
+            "SET LOCAL idle_in_transaction_session_timeout = {}"
         ).format(
             sql.SQL("REPEATABLE READ READ ONLY" if read_only else "READ COMMITTED"),
             tenant,
@@ -265,11 +290,18 @@ def translated() -> Iterator[None]:
         match error:
             case errors.DiskFull():
                 raise StoreFull(f"PostgreSQL has no space left ({reason}); free some and indexing goes on") from error
-            case errors.LockNotAvailable() | errors.QueryCanceled() | errors.DeadlockDetected():
+            case (
+                errors.LockNotAvailable()
+                | errors.QueryCanceled()
+                | errors.DeadlockDetected()
+                | errors.IdleInTransactionSessionTimeout()
+            ):
                 raise StoreBusy(f"PostgreSQL is busy ({reason}); trying again") from error
             case errors.InsufficientPrivilege():
                 message = f"PostgreSQL refuses this user ({reason}); have an administrator GRANT it recalld_writer"
                 raise StoreUnreadable(f"{message}, or recalld_reader for the query service") from error
+            case psycopg.OperationalError() if error.sqlstate is None and _REFUSED.search(reason):
+                raise StoreRefuses(f"PostgreSQL refuses the connection ({reason}); correct store.url") from error
             case psycopg.OperationalError() | errors.ReadOnlySqlTransaction():
                 raise StoreAway(f"PostgreSQL cannot be reached ({reason}); check it, and store.url") from error
         raise

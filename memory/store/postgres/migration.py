@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memory.store.errors import StoreUnreadable
 from memory.store.postgres.connection import connect, read_facts, translated
-from memory.store.postgres.schema import GUARD, MIGRATIONS, SCHEMA_NUMBER
+from memory.store.postgres.schema import ADD_WORKS_WITH, GUARD, MIGRATIONS, NOTE_MIGRATION, Migration
 
 #: Rights for the first migration, each with the statement by which an administrator makes up for it.
 _RIGHTS = """
@@ -27,7 +29,7 @@ END $$
 """
 
 
-def migrate(url: str, *, lock_seconds: float = 10.0) -> list[str]:
+def migrate(url: str, *, lock_seconds: float = 10.0, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
     """Make the tables, or bring them up to date; return the names of the migrations, each of which is a transaction.
 
     Several processes may do so at once. Raises StoreAway, StoreUnreadable with the remedy, and StoreBusy after
@@ -48,16 +50,14 @@ def migrate(url: str, *, lock_seconds: float = 10.0) -> list[str]:
         fault = facts.fault(migrates=True)
         if fault is not None:
             raise StoreUnreadable(fault)
-        for number in range(facts.number + 1, SCHEMA_NUMBER + 1):
+        for number in range(facts.number + 1, len(migrations) + 1):
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = {round(1000 * lock_seconds)}")
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext('recalld migrate'))")
                 # Another process may have been faster.
                 if read_facts(connection).number < number:
-                    name, statements = MIGRATIONS[number - 1]
-                    connection.execute(statements + GUARD)
-                    connection.execute(
-                        "INSERT INTO recalld.schema_steps (number, name) VALUES (%s, %s)", (number, name)
-                    )
+                    name, statements, works_with = migrations[number - 1]
+                    connection.execute(statements + GUARD + ADD_WORKS_WITH)
+                    connection.execute(NOTE_MIGRATION, (number, name, works_with))
                     names.append(name)
     return names

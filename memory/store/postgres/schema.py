@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 #: The name of a document's file, as `memory.store.sqlite.schema.FILE_NAME`.
 FILE_NAME = r"""lower(regexp_replace(path, '^.*/(rollout-.{4}-..-..T..-..-..-)?', '') COLLATE "C")"""
 
@@ -217,8 +219,26 @@ BEGIN
 END $$;
 """
 
-#: Names and SQL of the migrations, numbered from 1 on. Old code works on the schema of new code: they only add.
-MIGRATIONS = (("first tables", _BASE + _FIRST_TABLES),)
+
+class Migration(NamedTuple):
+    """Step of the schema. Code of the schema number `works_with` and of later ones works on the tables after it.
+
+    A step that only adds leaves `works_with` as it was: processes of the version before run on, and may restart. Drop
+    or rename in a later release, by a step of its own.
+    """
+
+    name: str
+    statements: str
+    works_with: int
+
+
+#: Numbered from 1 on.
+MIGRATIONS = (Migration("first tables", _BASE + _FIRST_TABLES, works_with=1),)
 
 #: Number of the schema with all migrations.
 SCHEMA_NUMBER = len(MIGRATIONS)
+
+#: Tables of the first days have no such column.
+ADD_WORKS_WITH = "ALTER TABLE recalld.schema_steps ADD COLUMN IF NOT EXISTS works_with integer"
+
+NOTE_MIGRATION = "INSERT INTO recalld.schema_steps (number, name, works_with) VALUES (%s, %s, %s)"

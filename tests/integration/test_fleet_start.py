@@ -1,0 +1,98 @@
+"""Starts of a fleet's processes while PostgreSQL is away, or refuses them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.daemon import REPOSITORY, clean_environment, recalld
+from tests.ports import free_port
+from tests.postgres_server import READER, WRITER, PostgresServer
+from tests.waiting import wait_until
+
+COMMANDS = ("work", "serve", "ingest")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PostgresServer]:
+    """A server that wants a password of one user, and that the test may stop."""
+    folder = tmp_path / "server"
+    server = PostgresServer(folder)
+    users = folder / "data" / "pg_hba.conf"
+    users.write_text(f"host all secretive 127.0.0.1/32 scram-sha-256\n{users.read_text()}")
+    server.start()
+    server.execute("CREATE ROLE secretive LOGIN PASSWORD 'right'")
+    yield server
+    server.kill()
+
+
+def status(port: int, path: str) -> int:
+    with suppress(httpx.HTTPError):
+        return httpx.get(f"http://127.0.0.1:{port}/{path}").status_code
+    return 0
+
+
+def test_processes_that_start_before_postgresql_wait_and_go_on(
+    server: PostgresServer, redis_url: str, tmp_path: Path
+) -> None:
+    url = server.database().writer
+    server.kill()
+    ports, processes = {name: free_port() for name in COMMANDS}, {}
+    with ExitStack() as stack:
+        for name, port in ports.items():
+            user = url.replace(WRITER, READER) if name == "serve" else url
+            environment = {"RECALLD_STORE__URL": user, "REDIS_URL": redis_url, "RECALLD_PROVIDER": "local"}
+            log = stack.enter_context((tmp_path / name).open("wb"))
+            processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "recalld", "--home", tmp_path / f"{name}-home", name, "--port", str(port)],
+                cwd=REPOSITORY,
+                env=clean_environment(environment),
+                stderr=log,
+            )
+            stack.enter_context(processes[name])
+            stack.callback(processes[name].kill)
+        for port in ports.values():
+            wait_until(lambda port=port: status(port, "healthz") == 200)  # type: ignore[misc]
+            assert status(port, "readyz") == 503
+        server.start()
+        for name, port in ports.items():
+            wait_until(lambda port=port: status(port, "readyz") == 200)  # type: ignore[misc]
+            assert (tmp_path / name).read_text().count("waiting_for_store") == 1
+        server.kill()
+        for name, process in processes.items():
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0, (tmp_path / name).read_text()
+
+
+def test_a_process_that_waits_for_postgresql_ends_at_a_signal(redis_url: str, home: Path) -> None:
+    port = free_port()
+    environment = {"RECALLD_STORE__URL": "postgresql://worker1@127.0.0.1:1/x", "REDIS_URL": redis_url}
+    command = [sys.executable, "-m", "recalld", "--home", home, "serve", "--port", str(port)]
+    with subprocess.Popen(command, cwd=REPOSITORY, env=clean_environment(environment)) as process:
+        wait_until(lambda: status(port, "healthz") == 200)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+
+
+def test_a_store_that_refuses_a_process_ends_its_start_with_a_sentence(
+    server: PostgresServer, redis_url: str, home: Path
+) -> None:
+    for command, user, database, word in (
+        ("work", "postgres", "absent", "absent"),
+        ("serve", "stranger", "postgres", "stranger"),
+        ("ingest", "secretive:wrong", "postgres", "secretive"),
+        ("work", WRITER, server.empty_database(), "recalld migrate"),
+    ):
+        environment = {"RECALLD_STORE__URL": server.url(database, user), "REDIS_URL": redis_url}
+        ended = recalld(command, "--port", str(free_port()), home=home, environment=environment)
+        assert ended.returncode == 1, word
+        assert ended.stderr.count("\n") == 1, ended.stderr
+        assert word in ended.stderr
+        assert "wrong" not in ended.stderr
