@@ -176,6 +176,11 @@ class QueryVectors:
         self._threads.shutdown()
 
     @property
+    def is_loaded(self) -> bool:
+        """True if the first query waits for no model: it is loaded, or cannot be."""
+        return self._model is not None and self._model.done()
+
+    @property
     def _is_loading(self) -> bool:
         return self._model is not None and not self._model.done()
 

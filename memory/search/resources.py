@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from memory.embedding.coordination import Coordinate, alone
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice
 from memory.index.provider import provider_for_queries, provider_of
 from memory.index.readers import OpenIndexes
@@ -72,17 +73,19 @@ class SearchResources:
         choice, documents = provider_for_queries(self._settings, agent), provider_of(self._settings, agent)
         if choice.provider is None:
             return QueryEmbedder(choice, documents, None)
+        return QueryEmbedder(choice, documents, self.vectors_of(choice.provider))
+
+    def vectors_of(self, provider: EmbeddingProvider) -> QueryVectors:
+        """Return the vectors of queries by a provider, the same ones for all agents that use it."""
         # Two API keys may give the same vectors, but not the same limits and bills.
-        key = (choice.provider.identity, choice.provider.account)
+        key = (provider.identity, provider.account)
         with self._lock:
             vectors = self._vectors.get(key)
             if vectors is None:
                 vectors = self._vectors[key] = QueryVectors(
-                    choice.provider,
-                    coordination=self._coordinate(choice.provider),
-                    model_wait_seconds=self._model_wait_seconds,
+                    provider, coordination=self._coordinate(provider), model_wait_seconds=self._model_wait_seconds
                 )
-        return QueryEmbedder(choice, documents, vectors)
+        return vectors
 
     def warm_up(self) -> None:
         """Start loading every chosen model, in the background."""

@@ -17,9 +17,11 @@ from memory.backends.backend import BUILTIN
 from memory.backends.backend_fallback import BackendSlots, FallbackMemory
 from memory.backends.registry import with_backend
 from memory.embedding.coordination import Coordinate, alone
+from memory.embedding.selection import choose_provider
 from memory.index.generations import Generations
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
 from memory.search.owners_memory import OwnersMemory, enabled_agents
+from memory.search.query_vectors import QueryVectors
 from memory.search.resources import SearchResources
 from memory.search.searchable import SearchableMemory
 from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_status
@@ -174,13 +176,20 @@ class ServedAgents:
         #: By agent id, in the order of the settings.
         self.served = {agent.id: serve(agent) for agent in settings.agents if settings.store.url is None}
         self.fleet: FleetDirectory | None = None
+        #: Model of a fleet's replica that is not loaded yet.
+        self._model: QueryVectors | None = None
         if settings.store.url is not None:
             from memory.store.postgres.directory import FleetDirectory, agent_settings
 
             self.fleet = FleetDirectory.of(settings)
             with suppress(Transient):  # a store that is away comes back; any other fault ends the start
                 self.fleet.page(DEFAULT_TENANT, limit=1)
-            away = ServedAgent(agent_settings(settings, Scope(DEFAULT_TENANT, "away"), {}), None, _AWAY)
+            by_default = agent_settings(settings, Scope(DEFAULT_TENANT, "away"), {})
+            away = ServedAgent(by_default, None, _AWAY)
+            vectors_enabled = settings.store.vector.enabled
+            provider = choose_provider(by_default, settings.credentials, vectors_enabled=vectors_enabled).provider
+            if provider is not None and not provider.account:
+                self._model = self.resources.vectors_of(provider)
             self.served = FleetAgents(self.fleet, serve, away)
         self._backends = BackendSlots(settings)
         self._looking = threading.Lock()
@@ -259,6 +268,9 @@ class ServedAgents:
                 self.fleet.page(DEFAULT_TENANT, limit=1)
             except RecalldError as error:
                 return str(error)
+            if self._model is not None and not self._model.is_loaded:
+                return "the embedding model is still loading"
+            self._model = None  # if it cannot be loaded, a later attempt is no reason
         openable = [served for served in list(self.served.values()) if served.manager is not None]
         unprobed = [served.agent for served in openable if not served.probe.looked]
         self.probed([*self._problems(), *unprobed][:AGENTS_AT_A_TIME])

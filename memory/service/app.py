@@ -409,7 +409,7 @@ def _health_routes(service: _Service, proof: Callable[[str], str] | None) -> API
         if reason is None:
             return JSONResponse({"status": "ready"})
         # The reason names an agent, which needs that agent's token.
-        error = reason if service.authorizer.tokens is None else "an index cannot be opened; see status"
+        error = reason if service.authorizer.tokens is None else "store, model or index is not ready; see status"
         return JSONResponse({"status": "not ready", "error": error}, status_code=503)
 
     @router.get("/metrics", response_class=Response, responses=_NUMBERS, summary="Numbers in Prometheus text format")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +18,7 @@ from memory.store.postgres.directory import VIEW_AGENTS
 from schemas.settings import Settings
 from tests.postgres_server import PostgresServer, Urls
 from tests.serving import running
+from tests.unit.memory.embedding.providers.test_gguf_model import STAND_IN, write_gguf
 from tests.waiting import wait_until
 
 #: Bodies and queries of the routes that take an agent, where an empty one is not valid.
@@ -156,6 +161,31 @@ def test_a_revoked_token_is_refused_within_seconds(service: httpx.Client, fleet:
     assert service.get("/v1/timeline", headers=headers).status_code == 200
     fleet.revoke("acme", "bot")
     wait_until(lambda: service.get("/v1/timeline", headers=headers).status_code == 401)
+
+
+def test_a_replica_is_ready_once_its_model_is_loaded(
+    settings: Settings, fleet_urls: Urls, fleet: Administration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    package = tmp_path / "site" / "llama_cpp"
+    package.mkdir(parents=True)
+    gate = "import threading\nLOADED = threading.Event()\n"
+    (package / "__init__.py").write_text(
+        gate + STAND_IN.replace("        lines =", "        LOADED.wait(60)\n        lines =")
+    )
+    monkeypatch.syspath_prepend(package.parent)
+    loaded: threading.Event = importlib.import_module("llama_cpp").LOADED
+    model = {"provider": "local", "local": {"model_path": str(write_gguf(tmp_path / "mine.gguf"))}}
+    of_replica = {"home": settings.home, "store": {"url": fleet_urls.reader}, **model}
+    try:
+        with running(Settings.model_validate(of_replica)) as client:
+            for _ in range(2):
+                assert client.get("/readyz").status_code == 503
+            assert client.get("/healthz").status_code == 200
+            loaded.set()
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+    finally:
+        loaded.set()
+        del sys.modules["llama_cpp"]
 
 
 def test_searches_are_unavailable_while_postgresql_is_away(settings: Settings, own_server: PostgresServer):
