@@ -20,7 +20,7 @@ from memory.store.postgres.schema import MIGRATIONS, SCHEMA_NUMBER, Migration
 from tests.chaos.kill_points import Plan
 from tests.chaos.test_fleet_faults import IMPATIENCE, PATIENCE, Fleet, Machine
 from tests.ports import free_port
-from tests.postgres_server import MIGRATOR, READER, WRITER
+from tests.postgres_server import MIGRATOR, READER, WRITER, PostgresServer
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -102,8 +102,8 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, stack: ExitStack) -> Fleet:
-    return Fleet(tmp_path, stack)
+def fleet(tmp_path: Path, own_server: PostgresServer, stack: ExitStack) -> Fleet:
+    return Fleet(tmp_path, own_server, stack)
 
 
 def test_a_rolling_upgrade_under_load_fails_no_search_and_loses_no_job(

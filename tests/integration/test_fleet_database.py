@@ -290,6 +290,8 @@ def test_the_server_ends_a_transaction_whose_process_is_silent(database: Databas
 
     with pytest.raises(StoreBusy):
         lock_and_be_silent()
+    with database.transaction(ACME, read_only=True) as connection:
+        assert connection.execute("SELECT weight FROM recalld.tenants").fetchone() == (2.0,)
 
 
 def test_a_server_that_is_away_comes_back(own_server: PostgresServer) -> None:

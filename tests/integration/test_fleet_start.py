@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -21,16 +20,14 @@ COMMANDS = ("work", "serve", "ingest")
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[PostgresServer]:
-    """A server that wants a password of one user, and that the test may stop."""
-    folder = tmp_path / "server"
-    server = PostgresServer(folder)
-    users = folder / "data" / "pg_hba.conf"
+def server(own_server: PostgresServer, tmp_path: Path) -> PostgresServer:
+    """A server that wants a password of one user."""
+    own_server.execute("CREATE ROLE secretive LOGIN PASSWORD 'right'")
+    own_server.kill()
+    users = tmp_path / "postgres" / "data" / "pg_hba.conf"
     users.write_text(f"host all secretive 127.0.0.1/32 scram-sha-256\n{users.read_text()}")
-    server.start()
-    server.execute("CREATE ROLE secretive LOGIN PASSWORD 'right'")
-    yield server
-    server.kill()
+    own_server.start()
+    return own_server
 
 
 def status(port: int, path: str) -> int:
@@ -42,7 +39,7 @@ def status(port: int, path: str) -> int:
 def test_processes_that_start_before_postgresql_wait_and_go_on(
     server: PostgresServer, redis_url: str, tmp_path: Path
 ) -> None:
-    url = server.database().writer
+    url = server.urls().writer
     server.kill()
     ports, processes = {name: free_port() for name in COMMANDS}, {}
     with ExitStack() as stack:
