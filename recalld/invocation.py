@@ -111,12 +111,11 @@ class Invocation:
         if fleet is None or (self.agent is None and self.settings.agents):
             agent = self.agent if self.agent is not None or chosen is None else chosen.agent
             return select_agent(self.settings, agent)
-        names = [self.agent] if self.agent is not None else [*islice(fleet.agent_ids(), _NAMED_AGENTS + 1)]
+        names = [self.agent] if self.agent is not None else [*islice(fleet.agent_ids(), _NAMED_AGENTS)]
         if len(names) == 1:
             with suppress(KeyError, ValueError):
                 return fleet.agent(names[0])
-        first = ", ".join([*names[:_NAMED_AGENTS], *(["..."] if len(names) > _NAMED_AGENTS else [])])
-        problem = f"has several agents ({first})" if names else "has no agent yet"
+        problem = f"has several agents ({', '.join(names)}, for example)" if names else "has no agent yet"
         if self.agent is not None:
             problem = f"has no agent {self.agent!r}"
         advice = "name one as --agent TENANT/AGENT; `recalld tenant list --agents` lists them"

@@ -35,10 +35,10 @@ HOUSEKEEPING_SECONDS = 300.0
 #: Seconds for which a generation that was given up stays on the disk.
 OLD_GENERATION_SECONDS = 600.0
 
-#: Seconds of a round of maintenance over all agents. Agents that it did not reach come first in the next round.
+#: Seconds of a round over all agents between two sweeps, after which it goes on.
 ROUND_SECONDS = 30.0
 
-#: Seconds of a round for one agent.
+#: Seconds of maintenance of one agent in a round.
 AGENT_SECONDS = 5.0
 
 #: Seconds without maintenance after which a busy agent gets it, too: deleted words are overwritten within an hour. A
@@ -47,11 +47,11 @@ NEGLECTED_SECONDS = 1_800.0
 
 
 def sweep_until(stop: threading.Event, runtime: Runtime, tenancy: QueueTenancy, pulses: Pulses) -> None:
-    """Sweep every few seconds, and keep house and maintain indexes every few minutes, until `stop`."""
+    """Sweep every few seconds, and begin a round over all agents every few minutes, until `stop`."""
     elapsed = HOUSEKEEPING_SECONDS
     pulse = pulses.of("sweeper")
     pulse.belongs_to(threading.current_thread())
-    maintenance, housekeeping = Maintenance(runtime, stopping=stop.is_set), Housekeeping(runtime, stopping=stop.is_set)
+    housekeeping = Housekeeping(runtime, stopping=stop.is_set)
     while not stop.wait(SWEEP_SECONDS):
         with _surviving(), pulse.at("puts right what died half-way"):
             _sweep(runtime, tenancy)
@@ -62,8 +62,8 @@ def sweep_until(stop: threading.Event, runtime: Runtime, tenancy: QueueTenancy, 
                 pulse.busy(f"keeps the house of {agent}")
         if is_due:
             elapsed = 0.0
-            with _surviving(), pulse.at("maintains indexes"):
-                maintenance.round(now=time.time())
+            with _surviving(), pulse.at("maintains the cache"):
+                housekeeping.maintenance.of_cache()
 
 
 @contextmanager
@@ -107,6 +107,7 @@ def _sweep(runtime: Runtime, tenancy: QueueTenancy) -> None:
 class Housekeeping:
     """Rounds of one worker process over all agents, which may take several calls.
 
+    Each agent gets its housekeeping, then the maintenance of its indexes, but PostgreSQL maintains those of a fleet.
     In a fleet the owner of the indexes keeps house for all workers. Every `sync.interval_minutes`, and after a loss of
     the broker's data, it also compares the documents that machines sent with their indexes.
     """
@@ -118,6 +119,7 @@ class Housekeeping:
         self._stopping = stopping
         self._clock = clock
         self._is_fleet = runtime.settings.store.url is not None
+        self.maintenance = Maintenance(runtime, stopping=stopping, clock=clock)
         self._round: Iterator[str] = iter(())
         self._compared_at = -math.inf
         self._epoch: str | None = None
@@ -153,6 +155,8 @@ class Housekeeping:
         for agent in self._runtime.directory.agent_ids():
             yield agent
             keep_house(self._runtime, agent, compares=compares and not has_agent(self._runtime.settings, agent))
+            if not self._is_fleet:
+                self.maintenance.of_agent(agent, now=time.time())
 
 
 def keep_house(runtime: Runtime, agent: str, *, compares: bool = False) -> None:
@@ -194,7 +198,10 @@ def _keep_house(runtime: Runtime, agent: str, *, compares: bool) -> None:
 
 
 class Maintenance:
-    """Rounds of one worker process, in short steps. `stopping` returns True once the process is to end."""
+    """Maintenance by one worker process, in short steps. `stopping` returns True once the process is to end.
+
+    Failures are reported.
+    """
 
     def __init__(
         self, runtime: Runtime, *, stopping: Callable[[], bool], clock: Callable[[], float] = time.monotonic
@@ -208,31 +215,23 @@ class Maintenance:
         # Fractions of seconds that are not counted yet.
         self._rests: dict[str, float] = {}
 
-    def round(self, *, now: float) -> None:
-        """Maintain the indexes of all agents, the longest neglected one first, and the cache. Report failures.
+    def of_agent(self, agent: str, *, now: float) -> None:
+        """Maintain the indexes of an agent. `now` is Unix time."""
+        with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, agent):
+            self._maintain(agent, now)
 
-        `now` is Unix time. PostgreSQL maintains the indexes of a fleet by itself.
-        """
-        deadline = self._clock() + ROUND_SECONDS
-        agents = self._runtime.directory.agent_ids() if self._runtime.settings.store.url is None else ()
-        for agent in sorted(agents, key=self._since):
-            if self._stopping() or self._clock() >= deadline:
-                return
-            with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, agent):
-                self._maintain(agent, deadline, now)
+    def of_cache(self) -> None:
+        """Maintain the cache."""
         with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, "*"):
             begin = time.monotonic()
             if self._runtime.maintain_cache():
                 self._count({"cache": time.monotonic() - begin})
 
-    def _since(self, agent: str) -> float:
-        return self._looked_after.get(agent, self._begun)
-
-    def _maintain(self, agent: str, deadline: float, now: float) -> None:
-        neglected = self._clock() - self._since(agent) > NEGLECTED_SECONDS
+    def _maintain(self, agent: str, now: float) -> None:
+        neglected = self._clock() - self._looked_after.get(agent, self._begun) > NEGLECTED_SECONDS
         if not neglected and not self._is_quiet(agent):
             return
-        until = min(deadline, self._clock() + AGENT_SECONDS)
+        until = self._clock() + AGENT_SECONDS
 
         def go_on() -> bool:
             return not self._stopping() and self._clock() < until and (neglected or self._is_quiet(agent))

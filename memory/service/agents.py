@@ -31,7 +31,7 @@ from schemas.conditions import Condition
 from schemas.errors import RecalldError, Transient
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, IndexCounts, Status
+from schemas.status import AgentStatus, FleetState, IndexCounts, Status
 
 if TYPE_CHECKING:
     from memory.store.postgres.directory import FleetDirectory
@@ -243,12 +243,13 @@ class ServedAgents:
                 return str(error)
         return None
 
-    def status(self, agents: Sequence[str], *, deep: bool) -> Status:
-        """Return the status of these agents. Sizes in the home are those of the last `look_around`."""
+    def status(self, agents: Sequence[str], *, deep: bool, fleet: FleetState | None = None) -> Status:
+        """Return the status of these agents, with the sums. Sizes in the home are those of the last `look_around`."""
         statuses = tuple(
-            status for agent in agents if (status := self._status_of(self.served[agent], deep=deep)) is not None
+            status for agent in agents if (status := self._status_of(self._opened(agent), deep=deep)) is not None
         )
-        return whole_status(self.settings, statuses, self.queue, sizes=self._sizes or self._look_at_home())
+        sizes = self._sizes or self._look_at_home()
+        return whole_status(self.settings, statuses, self.queue, sizes=sizes, fleet=fleet)
 
     def look_around(self) -> None:
         """Look up the figures that cost more with every agent: the state of each index, and the sizes in the home."""
@@ -278,7 +279,7 @@ class ServedAgents:
 
     def probed(self, agents: Sequence[str]) -> list[ServedAgent]:
         """Return these agents after a look into their changed indexes, as far as time allows."""
-        served_agents = [self.served[agent] for agent in agents]
+        served_agents = [self._opened(agent) for agent in agents]
         # One at a time: two would look at the same indexes.
         with self._looking:
             until = time.monotonic() + LOOKING_SECONDS
@@ -305,6 +306,10 @@ class ServedAgents:
             if served.manager is not None:
                 served.manager.close()
         self.resources.close()
+
+    def _opened(self, agent: str) -> ServedAgent:
+        """Return an agent, of a fleet with its present settings."""
+        return self.served.open(agent) if isinstance(self.served, FleetAgents) else self.served[agent]
 
     def _backend_of(self, served: ServedAgent) -> FallbackMemory | None:
         if served.settings.backend == BUILTIN:

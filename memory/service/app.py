@@ -6,13 +6,13 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import structlog
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
@@ -37,6 +37,7 @@ from memory.service.agents import STORE_AWAY, FleetAgents, ServedAgents
 from memory.service.metrics import ServiceMetrics
 from memory.service.turns import turns
 from memory.status.condition_texts import TEXTS
+from memory.status.home import fleet_state
 from memory.telemetry import tracing
 from schemas.context import (
     ContextReport,
@@ -69,8 +70,11 @@ from schemas.service import (
     TurnsAnswer,
 )
 from schemas.settings import Limits
-from schemas.status import Status
+from schemas.status import FleetState, Status
 from schemas.version import install_command, recalld_version
+
+if TYPE_CHECKING:
+    from memory.store.postgres.directory import FleetAuthorizer
 
 _log = structlog.get_logger(__name__)
 
@@ -183,7 +187,7 @@ class _Service:
         self.authorizer = fleet.authorizer() if fleet is not None else Authorizer.of(agents.settings, host=host)
 
     async def decided(self, decide: Callable[..., T], *arguments: Any, away: str | None = None, **options: Any) -> T:
-        """Return an authorizer's decision. A fleet's waits for its store, on a thread, which opens the agents as well.
+        """Return an authorizer's decision. A fleet's waits for its store, on a thread, which opens a single agent, too.
 
         It is `away` while the store does not answer. Raises AccessDenied, and Transient instead of an unset `away`.
         """
@@ -193,8 +197,8 @@ class _Service:
 
         def decision() -> T:
             agents = decide(*arguments, **options)
-            for agent in (agents,) if isinstance(agents, str) else cast(Sequence[str], agents):
-                fleet.open(agent)
+            if isinstance(agents, str):
+                fleet.open(agents)
             return agents
 
         seconds = min(DECISION_SECONDS, self.agents.settings.limits.timeout_ms / 1000)
@@ -208,6 +212,13 @@ class _Service:
     async def agent(self, authorization: str | None, requested: str | None) -> str:
         """Return the agent whose memory a request may open; a stand-in while the store does not answer."""
         return await self.decided(self.authorizer.agent, authorization, requested, away=STORE_AWAY)
+
+    def sums(self, authorization: str | None) -> FleetState | None:
+        """Return the sums over all agents that an access token of a fleet opens; None without a fleet."""
+        fleet, authorizer = self.agents.fleet, self.authorizer
+        if fleet is None:
+            return None
+        return fleet_state(fleet, self.agents.queue, cast("FleetAuthorizer", authorizer).token(authorization, "search"))
 
     def memory(self, agent: str | None, *, traceparent: str | None = None) -> _CountedMemory:
         """Return an agent's memory, or that of all agents (None). `traceparent` is the client's span."""
@@ -359,7 +370,8 @@ def _memory_routes(service: _Service) -> APIRouter:
         visible_agents = await service.decided(service.authorizer.visible, authorization, agent, after=after)
         # A deep look reads whole indexes: one at a time, and waiting requests hold no thread that a search could use.
         async with deep_turn if deep else nullcontext():
-            return _json(await asyncio.to_thread(service.agents.status, visible_agents, deep=deep))
+            fleet = await asyncio.to_thread(service.sums, authorization) if agent is None else None
+            return _json(await asyncio.to_thread(service.agents.status, visible_agents, deep=deep, fleet=fleet))
 
     return router
 
@@ -415,7 +427,9 @@ def _health_routes(service: _Service, proof: Callable[[str], str] | None) -> API
     @router.get("/metrics", response_class=Response, responses=_NUMBERS, summary="Numbers in Prometheus text format")
     async def metrics(authorization: Authorization = None) -> Response:
         visible_agents = await service.decided(service.authorizer.measurable, authorization)
-        return Response(await asyncio.to_thread(service.metrics.scrape, visible_agents), media_type=CONTENT_TYPE_LATEST)
+        fleet = await asyncio.to_thread(service.sums, authorization)
+        numbers = await asyncio.to_thread(service.metrics.scrape, visible_agents, fleet)
+        return Response(numbers, media_type=CONTENT_TYPE_LATEST)
 
     if proof is not None:
 
@@ -434,7 +448,8 @@ def _overview_routes(service: _Service) -> APIRouter:
     @router.get("/v1/queue", response_model=QueueAnswer, summary="Waiting work and counts of indexes, without the disk")
     async def queue(agent: Agent = None, after: After = "", authorization: Authorization = None) -> Response:
         visible_agents = await service.decided(service.authorizer.visible, authorization, agent, after=after)
-        answer = await asyncio.to_thread(overview.queue_view, agents, visible_agents)
+        fleet = await asyncio.to_thread(service.sums, authorization) if agent is None else None
+        answer = await asyncio.to_thread(overview.queue_view, agents, visible_agents, fleet)
         return _json(answer.model_copy(update={"owner": service.authorizer.is_owner(authorization)}))
 
     @router.get(

@@ -20,7 +20,7 @@ from schemas import metrics
 from schemas.conditions import ConditionCode
 from schemas.ports import FleetNumbers
 from schemas.service import AgentQueue
-from schemas.status import EndpointCondition
+from schemas.status import EndpointCondition, FleetState
 from schemas.version import recalld_version
 
 #: Troubles that have metrics of their own.
@@ -40,10 +40,11 @@ class ServiceMetrics:
         self.reads = prometheus.counter(metrics.READS, self._registry)
         self.denied = prometheus.counter(metrics.DENIED, self._registry)
 
-    def scrape(self, visible_agents: Sequence[str]) -> bytes:
-        """Return everything in Prometheus text format, with the present numbers of the visible agents."""
+    def scrape(self, visible_agents: Sequence[str], fleet: FleetState | None = None) -> bytes:
+        """Return everything in Prometheus text format, with the present numbers of the visible agents, and the sums."""
         queues = queue_view(self._agents, visible_agents).agents
-        now = _Collected([*_of_process(self._agents), *_of_agents(queues), *self._usage(visible_agents)])
+        usage = self._usage(visible_agents)
+        now = _Collected([*_of_process(self._agents), *_of_agents(queues), *_of_fleet(fleet), *usage])
         return generate_latest(self._registry) + generate_latest(now)
 
     def _usage(self, visible_agents: Sequence[str]) -> Iterator[Metric]:
@@ -109,6 +110,16 @@ def _of_agents(queues: Sequence[AgentQueue]) -> Iterator[Metric]:
         for state in EndpointCondition
     }
     yield prometheus.family(metrics.ENDPOINT, states)
+
+
+def _of_fleet(fleet: FleetState | None) -> Iterator[Metric]:
+    if fleet is not None:
+        numbers = fleet.model_dump(
+            exclude={"troubled", "more_troubled", "spent_tenants", "troubles"}, exclude_none=True
+        )
+        sums: prometheus.Numbers = {(of,): number for of, number in numbers.items()}
+        troubled = len(fleet.troubled) + fleet.more_troubled
+        yield prometheus.family(metrics.FLEET, {**sums, ("troubled",): troubled})
 
 
 def _troubles(queue: AgentQueue) -> int:

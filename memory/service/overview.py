@@ -38,7 +38,7 @@ from schemas.service import (
     TimelineAnswer,
     Year,
 )
-from schemas.status import IndexCounts
+from schemas.status import FleetState, IndexCounts
 from schemas.version import recalld_version
 
 #: Dead letters that are listed; the others are counted.
@@ -53,13 +53,13 @@ EARLIEST, LATEST = date(1971, 1, 1), date(2999, 1, 1)
 T = TypeVar("T")
 
 
-def queue_view(agents: ServedAgents, visible_agents: Sequence[str]) -> QueueAnswer:
-    """Return the waiting and running work of the visible agents, and the counts of their indexes."""
+def queue_view(agents: ServedAgents, visible_agents: Sequence[str], fleet: FleetState | None = None) -> QueueAnswer:
+    """Return the waiting and running work of the visible agents, and the counts of their indexes, with the sums."""
     probed = agents.probed(visible_agents)
     now = time.time()
     shared = agents.shared_conditions()
     queues = tuple(_agent_queue(agents, served, shared, now) for served in probed)
-    return QueueAnswer(at=round(now, 3), version=recalld_version(), agents=queues)
+    return QueueAnswer(at=round(now, 3), version=recalld_version(), agents=queues, fleet=fleet)
 
 
 def dead_letters(agents: ServedAgents, visible_agents: Sequence[str]) -> DeadLettersAnswer:

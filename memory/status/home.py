@@ -58,11 +58,8 @@ def fleet_state(directory: FleetDirectory, pending: PendingReader, token: Access
 
     backlog = pending.backlog()
     visible_backlog = {agent: of_agent for agent, of_agent in (backlog or {}).items() if is_visible(agent)}
-    late = [
-        agent
-        for agent, of_agent in visible_backlog.items()
-        if (of_agent.oldest_seconds(now) or 0.0) > PENDING_TOO_LONG_SECONDS
-    ]
+    ages = {agent: of_agent.oldest_seconds(now) or 0.0 for agent, of_agent in visible_backlog.items()}
+    late = [agent for agent, seconds in ages.items() if seconds > PENDING_TOO_LONG_SECONDS]
     failed = [Scope(tenant, agent).agent_id for tenant in sums for agent in sums[tenant].dead_letters]
     troubled = sorted({*filter(is_visible, pending.troubled()), *late, *failed})
     today = datetime.now(UTC).date()
@@ -72,13 +69,10 @@ def fleet_state(directory: FleetDirectory, pending: PendingReader, token: Access
         if budget is not None
         and sum(usage.tokens for usage in pending.usage(tenant_of(f"{tenant}/"), day=today)) >= budget
     ]
+    names_of_sums = ("agents", "documents", "chunks", "vectors_pending", "vectors_refused")
     return FleetState(
-        agents=sum(of_tenant.agents for of_tenant in sums.values()),
-        documents=sum(of_tenant.documents for of_tenant in sums.values()),
-        chunks=sum(of_tenant.chunks for of_tenant in sums.values()),
+        **{name: sum(getattr(of_tenant, name) for of_tenant in sums.values()) for name in names_of_sums},
         pending=sum(of_agent.documents for of_agent in visible_backlog.values()) if backlog is not None else None,
-        vectors_pending=sum(of_tenant.vectors_pending for of_tenant in sums.values()),
-        vectors_refused=sum(of_tenant.vectors_refused for of_tenant in sums.values()),
         dead_letters=sum(sum(of_tenant.dead_letters.values()) for of_tenant in sums.values()),
         troubled=tuple(troubled[:MOST_TROUBLED]),
         more_troubled=max(0, len(troubled) - MOST_TROUBLED),

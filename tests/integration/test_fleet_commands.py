@@ -121,7 +121,8 @@ def test_status_sums_up_all_agents_of_the_directory(cli: CommandLine, fleet: Fle
 
     workers.health.resolve(ConditionCode.NO_SPACE, agent="umbrella/eve")
     assert status(cli)[1]["fleet"]["troubled"] == [ANNA]
-    assert cli.agent("status", "--agent", "acme/bob")["index"]["files"] == 1
+    bob = cli.agent("status", "--agent", "acme/bob")
+    assert (bob["ok"], bob["disk"]["files"], bob["index"]["files"]) == (True, 1, 1)
 
 
 def test_status_of_thousands_of_agents_names_fifty(cli: CommandLine, fleet: Fleet, of_fleet: Settings) -> None:
@@ -161,7 +162,9 @@ def test_a_search_names_an_agent_where_there_are_several(cli: CommandLine, worke
     for command in (("search", "heron"), ("get", "memory/a.md"), ("index",), ("rebuild",)):
         code, out, err = cli.run(*command)
         assert (code, out, len(err.splitlines())) == (2, "", 1)
-        assert "several agents (acme/anna, acme/bob, umbrella/eve); name one as --agent TENANT/AGENT" in err
+        assert (
+            "several agents (acme/anna, acme/bob, umbrella/eve, for example); name one as --agent TENANT/AGENT" in err
+        )
         assert "recalld tenant list --agents" in err
     assert cli.json("tenant", "list", "--agents")["agents"] == [ANNA, "acme/bob", "umbrella/eve"]
     answer = cli.json("search", "heron", "--agent", ANNA)

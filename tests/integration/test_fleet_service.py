@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
 import pytest
 
+from memory.search.manager import get_search_manager
 from memory.store.postgres.administration import Administration
 from memory.store.postgres.connection import Database
-from memory.store.postgres.directory import VIEW_AGENTS
+from memory.store.postgres.directory import VIEW_AGENTS, FleetDirectory
+from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.postgres_server import PostgresServer, Urls
 from tests.serving import running
@@ -210,3 +215,65 @@ def test_searches_are_unavailable_while_postgresql_is_away(settings: Settings, o
         wait_until(lambda: client.get("/readyz").status_code == 200)
         wait_until(lambda: client.get("/v1/days?since=2026-01-01", headers=headers).status_code == 200)
         assert ask(client, "POST", "/v1/search", "carl", headers).status_code == 404
+
+
+def test_a_token_sees_the_sums_over_all_its_agents(service: httpx.Client, fleet: Administration, fleet_urls: Urls):
+    with Database(fleet_urls.writer).transaction("umbrella") as connection:
+        connection.execute(
+            "INSERT INTO recalld.agents (tenant, agent) SELECT 'umbrella', 'a' || n FROM generate_series(1, 9999) AS n"
+        )
+    anna_fails = """
+        INSERT INTO recalld.generations (tenant, agent, generation, state, fingerprint, identity)
+            VALUES ('acme', 'anna', 'g', 'current', 'f', '{}');
+        INSERT INTO recalld.dead_letters VALUES ('acme', 'anna', 'g', 'memory', 'a.md', 'it is a picture', 'E', 1, 1, 1)
+        """
+    with Database(fleet_urls.writer).transaction("acme") as connection:
+        connection.execute(anna_fails)
+    for tenant, names, agents, letters in (
+        ("umbrella", (), 10_000, 0),
+        ("acme", (), 2, 1),
+        ("acme", ("bob",), 1, 0),
+        ("acme", ("anna",), 1, 1),
+    ):
+        headers = bearer(fleet.add_token(tenant, f"team{agents}{letters}", rights=["search"], agents=names))
+        for path in ("/v1/status", "/v1/queue"):
+            sums = service.get(path, headers=headers).json()["fleet"]
+            assert (sums["agents"], sums["deadLetters"]) == (agents, letters)
+            assert sums["troubled"] == ["acme/anna"] * letters
+            agent = "eve" if tenant == "umbrella" else (*names, "anna")[0]
+            answer = service.get(path, params={"agent": agent}, headers=headers).json()
+            assert ("agents" in answer, "fleet" in answer) == (True, False)
+        numbers = service.get("/metrics", headers=headers).text
+        assert f'recalld_fleet{{of="agents"}} {agents}.0' in numbers
+        assert f'recalld_fleet{{of="troubled"}} {letters}.0' in numbers
+
+
+def test_agents_of_a_token_are_opened_for_their_own_requests_only(
+    service: httpx.Client, fleet: Administration, fleet_urls: Urls
+):
+    headers = bearer(fleet.add_token("acme", "team", rights=["search"]))
+    with Database(fleet_urls.writer).transaction("acme") as connection:
+        connection.execute("""UPDATE recalld.agents SET settings = '{"query": 5}' WHERE agent = 'bob'""")
+    assert service.post("/v1/terms", json={"query": "gateway"}, headers=headers).status_code == 200
+    assert ask(service, "POST", "/v1/search", "anna", headers).status_code == 200
+    assert ask(service, "POST", "/v1/search", "bob", headers).status_code == 500
+
+
+def test_the_event_loop_of_a_search_waits_for_no_statement(settings: Settings, fleet: Administration, fleet_urls: Urls):
+    of_reader = of_fleet(settings, fleet_urls.reader)
+    agent = FleetDirectory.of(of_reader).agent("acme/anna")
+    manager, _ = get_search_manager(of_reader.model_copy(update={"agents": (agent,)}), agent.id)
+    assert manager is not None
+    calls = list[str]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.endswith("postgres/connection.py"):
+            calls.append(frame.f_code.co_name)
+
+    with closing(manager):
+        sys.setprofile(note)
+        try:
+            answer = asyncio.run(manager.searched(SearchRequest(query="gateway")))
+        finally:
+            sys.setprofile(None)
+    assert (answer.unavailable, calls) == (None, [])

@@ -66,7 +66,7 @@ def test_words_of_a_deleted_note_and_line_leave_the_home_and_are_counted_until_t
         early, late = now + ERASE_AFTER_SECONDS / 2, now + ERASE_AFTER_SECONDS + 1
         for at in (early, late):
             assert traces(settings.home) == left, "a merge for each deletion would cost too much"
-            Maintenance(runtime, stopping=lambda: False).round(now=at)
+            Maintenance(runtime, stopping=lambda: False).of_agent("main", now=at)
         assert traces(settings.home) == set()
         with runtime.indexer("main") as indexer:
             assert indexer.target().revision(key("memory/kept.md")) == revision

@@ -65,6 +65,8 @@ function render() {
     number(found.length),
   );
   byId("noagents").hidden = found.length > 0 || all.length === 0;
+  const fleet = state.answer?.fleet;
+  show(byId("fleet"), fleet && t("fleet", fleet));
   place(slice, all.length);
   for (const agent of slice) fill(rows.get(agent.agent), agent);
 }

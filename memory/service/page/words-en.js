@@ -173,6 +173,7 @@ export const en = {
 
   queue: "Queue",
   queueIdle: "Nothing is waiting: every change is searchable.",
+  fleet: (sums) => `${count(sums.agents, "agent", "agents")} in all: ${count(sums.documents, "document", "documents")}, ${count(sums.deadLetters, "dead letter", "dead letters")}. ${count(sums.troubled.length + sums.moreTroubled, "agent needs", "agents need")} attention.`,
   queueVectors: (n) => `${count(n, "passage is", "passages are")} waiting for a vector.`,
   queueAway: "The queue is not answering, so the backlog is unknown.",
   queueWaiting: (n) => `${n} waiting`,

@@ -172,6 +172,7 @@ export const zh = {
 
   queue: "队列",
   queueIdle: "没有等待的任务：所有改动都能搜到。",
+  fleet: (sums) => `共 ${many(sums.agents)} 个代理：${many(sums.documents)} 个文档，${many(sums.deadLetters)} 个失败。需要注意：${many(sums.troubled.length + sums.moreTroubled)}。`,
   queueVectors: (n) => `${many(n)} 个段落在等待向量。`,
   queueAway: "队列没有应答，积压情况未知。",
   queueWaiting: (n) => `${n} 个等待`,

@@ -13,8 +13,9 @@ from memory.store.errors import StoreFull
 from memory.store.writer import Maintained
 from schemas.conditions import ConditionCode
 from schemas.settings import StoreSettings
+from schemas.settings.sync import Sync
 from tests.recording import RecordingConditions
-from workers.maintenance import AGENT_SECONDS, Maintenance
+from workers.maintenance import AGENT_SECONDS, Housekeeping, Maintenance
 from workers.queue.pending import Waiting
 
 
@@ -36,20 +37,18 @@ def test_a_failure_is_a_condition_until_it_goes_well_and_stops_no_other_agent(er
     conditions = RecordingConditions()
     quiet = SimpleNamespace(waiting=lambda _agent: Waiting(live=0, backfill=0, running=0))
     runtime: Any = SimpleNamespace(
-        settings=SimpleNamespace(store=StoreSettings()),
-        directory=SimpleNamespace(agent_ids=lambda: iter("abc")),
         queue=SimpleNamespace(pending_set=quiet),
         health=conditions,
         indexer=indexer,
-        maintain_cache=lambda: False,
     )
     maintenance = Maintenance(runtime, stopping=lambda: False, clock=lambda: 0.0)
-    maintenance.round(now=0.0)
+    for agent in "abc":
+        maintenance.of_agent(agent, now=0.0)
     assert maintained == ["a", "b", "c"]
     assert list(conditions.open) == [(ConditionCode.MAINTENANCE_FAILED, "b")]
     assert str(error) in str(conditions.open[ConditionCode.MAINTENANCE_FAILED, "b"].params["error"])
     errors.clear()
-    maintenance.round(now=0.0)
+    maintenance.of_agent("b", now=0.0)
     assert not conditions.open
 
 
@@ -69,14 +68,37 @@ def test_a_busy_agent_is_maintained_every_half_hour_until_its_work_is_done() -> 
 
     busy = SimpleNamespace(waiting=lambda _agent: Waiting(live=1, backfill=0, running=0))
     runtime: Any = SimpleNamespace(
-        settings=SimpleNamespace(store=StoreSettings()),
-        directory=SimpleNamespace(agent_ids=lambda: iter("a")),
         queue=SimpleNamespace(pending_set=busy),
         health=RecordingConditions(),
         indexer=indexer,
-        maintain_cache=lambda: False,
     )
     maintenance = Maintenance(runtime, stopping=lambda: False, clock=lambda: clock[0])
     for clock[0] in (600.0, 1_200.0, 1_801.0, 2_101.0, 2_401.0, 2_701.0):
-        maintenance.round(now=clock[0])
+        maintenance.of_agent("a", now=clock[0])
     assert maintained == [1_801.0, 2_101.0]
+
+
+def test_a_round_maintains_each_agent_even_if_its_housekeeping_fails() -> None:
+    maintained: list[str] = []
+
+    @contextmanager
+    def indexer(agent: str) -> Iterator[Any]:
+        def open_existing() -> list[Any]:
+            maintained.append(agent)
+            return []
+
+        yield SimpleNamespace(generations=SimpleNamespace(open_existing=open_existing))
+
+    conditions = RecordingConditions()
+    quiet = SimpleNamespace(waiting=lambda _agent: Waiting(live=0, backfill=0, running=0))
+    runtime: Any = SimpleNamespace(
+        settings=SimpleNamespace(store=StoreSettings(), sync=Sync(), agent=lambda agent: agent),
+        directory=SimpleNamespace(agent_ids=lambda: iter("ab")),
+        queue=SimpleNamespace(pending_set=quiet),
+        health=conditions,
+        indexer=indexer,
+        owns=lambda: True,
+    )
+    assert list(Housekeeping(runtime, stopping=lambda: False).agents(begins=True)) == ["a", "b"]
+    assert maintained == ["a", "b"]
+    assert list(conditions.open) == [(ConditionCode.HOUSEKEEPING_FAILED, agent) for agent in "ab"]
