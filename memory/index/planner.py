@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext
 
 import structlog
 
@@ -16,7 +17,7 @@ from memory.index.changes import CommitBatch, IndexReport, Plan, UnmatchedChunks
 from memory.index.transcript_slices import has_other_format, longest_beginning, slices_of
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
-from memory.store.reader import StoreReader, TranscriptPosition
+from memory.store.reader import IndexedFile, StoredChunk, StoreReader, TranscriptPosition
 from memory.store.writer import DocumentDelete, DocumentFailure, DocumentTouch, DocumentWrite, Store
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import OutOfMemory, Permanent, RecalldError, Transient
@@ -69,27 +70,36 @@ class Planner:
             self._report.failed += 1
 
     def _steps(self, key: DocumentKey) -> Iterator[None]:
-        store = self._store
-        # Taken before the source is read: if another process commits in between, the indexer reads again.
-        revision = store.revision(key) if store is not None else 0
-        indexed = store.file(key) if store is not None else None
+        store, revision = self._store, 0
+        indexed: IndexedFile | None = None
+        source: SourceText | None = None
+        stored: Sequence[StoredChunk] = ()
         try:
-            stat = self._files.stat(key)
+            # It ends before any `yield`: the caller's calls between two parts read the state of their own time.
+            with store.snapshot() if store is not None else nullcontext():
+                if store is not None:
+                    # Taken before the source is read: if another process commits in between, the indexer reads again.
+                    revision = store.revision(key)
+                    indexed = store.file(key) if revision > 0 else None
+                stat = self._files.stat(key)
+                is_current = indexed is not None and stat is not None and indexed.stat.agrees_with(stat)
+                is_current = is_current and not self._has_other_format(key)
+                if stat is not None and not is_current and not key.is_transcript:
+                    source = self._files.read(key)
+                    stored = store.chunks_of(key) if store is not None and indexed is not None else ()
             if stat is None:
                 yield from self._forget(key, revision)
-            elif indexed is not None and indexed.stat.agrees_with(stat) and not self._has_other_format(key):
+            elif is_current:
                 self.batch.done.append(key)
                 self._report.unchanged += 1
-            elif key.is_transcript:
+            elif source is None:
                 yield from self._transcript(key, stat, is_new=indexed is None)
+            elif indexed is not None and (indexed.content_hash, indexed.notes) == (source.content_hash, source.notes):
+                stat = indexed.stat_when_the_same(source.stat)
+                self.batch.other_changes.append(DocumentTouch(key, stat, indexed.content_hash))
+                self._report.unchanged += 1
             else:
-                source = self._files.read(key)
-                if indexed is not None and (indexed.content_hash, indexed.notes) == (source.content_hash, source.notes):
-                    stat = indexed.stat_when_the_same(source.stat)
-                    self.batch.other_changes.append(DocumentTouch(key, stat, indexed.content_hash))
-                    self._report.unchanged += 1
-                else:
-                    self.batch.add(self._note(key, source, revision))
+                self.batch.add(self._note(key, source, revision, stored))
         except DocumentGone:
             yield from self._forget(key, revision)
         yield
@@ -97,9 +107,9 @@ class Planner:
     def _has_other_format(self, key: DocumentKey) -> bool:
         return self._store is not None and has_other_format(key, files=self._files, store=self._store)
 
-    def _note(self, key: DocumentKey, source: SourceText, revision: int) -> Plan:
+    def _note(self, key: DocumentKey, source: SourceText, revision: int, chunks: Sequence[StoredChunk]) -> Plan:
         text = redactor_for(self._agent, key.source)(source.text)
-        stored = UnmatchedChunks(self._store.chunks_of(key) if self._store is not None else ())
+        stored = UnmatchedChunks(chunks)
         added, moved = stored.take_over(cut_document(text, self._agent.chunking, self._provider))
         write = DocumentWrite(
             key=key,

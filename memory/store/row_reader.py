@@ -64,6 +64,7 @@ def statements(
     lacking = f"{chunks} AND id > coalesce({newest}, 0) AND vector_state = 'ready' AND {lacks_sentences}"
     counts = (f"(SELECT count(*) {chunks} AND vector_state = '{state}')" for state in ("pending", "refused", "unread"))
     return {
+        "file": f"SELECT id, {position} WHERE {of} AND source = :source AND path = :path",
         "files_named": f"SELECT id, {position} WHERE {of} AND {keys}",
         "files": f"SELECT id, {FILE_COLUMNS} {files} AND id > :last ORDER BY id LIMIT {PAGE}",
         "changes": f"""
@@ -110,7 +111,8 @@ class RowReader(StoreReader):
         """Return all rows of the statement of this name."""
 
     def _file(self, key: DocumentKey) -> FileRow | None:
-        rows = self._fetch("files_named", keys=names_of([key]))
+        source, path = name_of(key)
+        rows = self._fetch("file", source=source, path=path)
         return FileRow.of(rows[0]) if rows else None
 
     def file(self, key: DocumentKey) -> IndexedFile | None:

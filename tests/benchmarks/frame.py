@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -18,7 +19,7 @@ import threading
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,12 +201,13 @@ def stop(process: subprocess.Popen[bytes]) -> float:
 class InstantServer(StubServer):
     """OpenAI's embeddings API: a row of a fixed matrix for each text, at once or after `latency` seconds.
 
-    `paid` counts digests of texts, `requests` the answers.
+    `paid` counts digests of texts, `requests` the answers. A request with a text that holds `poison` is refused.
     """
 
     def __init__(self, dimensions: int = 1536) -> None:
         super().__init__()
         self.latency = 0.0
+        self.poison: str | None = None
         self.requests = 0
         self.paid: Counter[bytes] = Counter()
         rows = np.random.default_rng(1).standard_normal((256, dimensions)).astype("<f4")
@@ -239,8 +241,10 @@ class InstantServer(StubServer):
             {"object": "embedding", "index": place, "embedding": self._rows[digest[0]]}
             for place, digest in enumerate(digests)
         ]
-        answer = json.dumps({"object": "list", "data": data, "model": body["model"], "usage": {}}).encode()
-        handler.send_response(200)
+        content: dict[str, Any] = {"object": "list", "data": data, "model": body["model"], "usage": {}}
+        is_refused = self.poison is not None and any(self.poison in text for text in body["input"])
+        answer = json.dumps({"error": {"message": "this text is refused"}} if is_refused else content).encode()
+        handler.send_response(400 if is_refused else 200)
         handler.send_header("Content-Type", "application/json")
         handler.send_header("Content-Length", str(len(answer)))
         handler.end_headers()
@@ -267,3 +271,35 @@ def cpu_seconds(pid: int) -> float:
     """Return the processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Meter:
+    """Seconds since it was made, and processor time meanwhile: of this process, and of others with their children."""
+
+    def __init__(self, *others: Sequence[int]) -> None:
+        self._others = others
+        self._begun = self._now()
+
+    def _now(self) -> list[float]:
+        return [time.monotonic(), time.process_time(), *(sum(map(_cpu_of_family, pids)) for pids in self._others)]
+
+    def read(self, scale: float = 1.0) -> list[float]:
+        """Return the seconds times `scale`: those of the clock, of this process, and of each of the others."""
+        return [(now - begun) * scale for now, begun in zip(self._now(), self._begun, strict=True)]
+
+
+def _cpu_of_family(pid: int) -> float:
+    """Return the processor time of a process and its children, also of those that ended."""
+    stats = (Path(f"/proc/{each}/stat").read_text("utf-8").rsplit(")", 1)[1].split() for each in family(pid))
+    return sum(int(ticks) for fields in stats for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_mb(*pids: int) -> list[int]:
+    """Return the largest resident memory that each process ever had."""
+    statuses = (Path(f"/proc/{pid}/status").read_text("utf-8") for pid in pids)
+    return [int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) // 1024 for status in statuses]
+
+
+def text_of(source: random.Random, words: int) -> str:
+    """Return a text of made-up words."""
+    return " ".join(source.choices(WORDS, cum_weights=CUMULATIVE_WEIGHTS, k=words))

@@ -13,8 +13,10 @@ import pytest
 from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.store.postgres.arrivals import ArrivingDocuments, EventReused, Extent, Misplaced, Part, running_digest
 from memory.store.postgres.connection import Database
+from memory.store.postgres.writer import PostgresStore, create_generation
+from memory.store.writer import DocumentWrite
 from schemas.agents import Scope
-from schemas.documents import DocumentKey
+from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings
 from tests.postgres_server import Urls
 
@@ -80,6 +82,19 @@ def test_a_note_is_read_as_it_was_sent_and_replaced_whole(
     arriving.add("laptop", NOTE, part(b"whole\n", after=first))
     assert text(files()) == "new, whole\n"
     assert not source.stat.agrees_with(files().read(NOTE).stat)
+
+
+def test_index_and_documents_of_one_snapshot_are_of_one_moment(
+    arriving: ArrivingDocuments, database: Database, files: Callable[..., AgentFiles]
+) -> None:
+    store = PostgresStore(database, ANNA, create_generation(database, ANNA, fingerprint="f", description="{}"))
+    arriving.add("laptop", NOTE, part(b"before\n"))
+    with store.snapshot():
+        assert store.revision(NOTE) == 0
+        arriving.add("laptop", NOTE, part(b"after\n"))
+        store.write([DocumentWrite(NOTE, 0, FileStat(1, 1, 1), "hash")])
+        assert (store.revision(NOTE), text(files())) == (0, "before\n")
+    assert (store.revision(NOTE), text(files())) == (1, "after\n")
 
 
 def test_a_part_that_came_before_changes_nothing(arriving: ArrivingDocuments, files: Callable[..., AgentFiles]) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from memory.store.errors import StoreAway, StoreBusy, StoreFull, StoreRefuses, StoreUnreadable
@@ -48,8 +48,8 @@ _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "conn
 _OPTIONS |= {"keepalives_idle": 10, "keepalives_interval": 10, "tcp_user_timeout": 30_000}
 
 
-class Halfvecs(bytes):
-    """Array of `halfvec` in PostgreSQL's binary form."""
+class BinaryArray(bytes):
+    """Array in PostgreSQL's binary form."""
 
 
 class _BinaryDumper(Dumper):
@@ -62,7 +62,7 @@ class _BinaryDumper(Dumper):
 
 
 # Here, because a connection knows only the dumpers that were registered before it was made.
-psycopg.adapters.register_dumper(Halfvecs, _BinaryDumper)
+psycopg.adapters.register_dumper(BinaryArray, _BinaryDumper)
 
 
 class ServerFacts(NamedTuple):
@@ -162,6 +162,8 @@ class Database:
     def __init__(self, url: str) -> None:
         self._url = url
         self._pool: ConnectionPool[Connection] | None = None
+        #: Tenant and connection of this thread's snapshot.
+        self._snapshots = threading.local()
 
     @classmethod
     def of(cls, store: StoreSettings) -> Database:
@@ -194,6 +196,24 @@ class Database:
         seconds = (statement_seconds, lock_seconds, idle_seconds)
         with self._begin(tenant, read_only=read_only, seconds=seconds) as connection:
             yield connection
+
+    @contextmanager
+    def snapshot(self, scope: Scope) -> Iterator[None]:
+        """Let this thread's `reading` of one tenant's rows within the context be a single transaction."""
+        before = getattr(self._snapshots, "connection", None)
+        with self.transaction(scope, read_only=True) as connection:
+            self._snapshots.connection = scope.tenant, connection
+            try:
+                yield
+            finally:
+                self._snapshots.connection = before
+
+    def reading(self, scope: Scope) -> AbstractContextManager[Connection]:
+        """Lend a connection that reads the rows of a tenant, in this thread's snapshot or in a transaction."""
+        tenant, connection = getattr(self._snapshots, "connection", None) or ("", None)
+        if connection is not None and tenant == scope.tenant:
+            return nullcontext(connection)
+        return self.transaction(scope, read_only=True)
 
     @contextmanager
     def directory(self) -> Iterator[Connection]:
@@ -239,28 +259,32 @@ class Database:
                 with self._lock:
                     self._pool = self._pool or _pool(self._url)
             pool = self._pool
-            connection = self._borrow(pool)
+            connection = self._borrow(pool, begin)
             try:
                 with connection:
-                    connection.execute(begin)
                     yield connection
             finally:
                 pool.putconn(connection)
 
-    def _borrow(self, pool: ConnectionPool[Connection]) -> Connection:
-        """Take a connection that works from the pool.
+    def _borrow(self, pool: ConnectionPool[Connection], begin: sql.Composed) -> Connection:
+        """Take a connection from the pool and begin a transaction, which shows that it works.
 
         A server that restarted broke all idle ones. The check of the pool itself pauses longer after each of them.
         """
         connection = self._take(pool)
         try:
-            connection.execute("")
+            connection.execute(begin)
         except BaseException as error:
             pool.putconn(connection)
             if not isinstance(error, psycopg.OperationalError):
                 raise
             pool.drain()
             connection = self._take(pool)
+            try:
+                connection.execute(begin)
+            except BaseException:
+                pool.putconn(connection)
+                raise
         return connection
 
     def _take(self, pool: ConnectionPool[Connection]) -> Connection:

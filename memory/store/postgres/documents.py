@@ -99,7 +99,7 @@ class FleetDocuments:
         return names if key is None else {**names, "source": key.source, "path": key.path}
 
     def _reading(self) -> AbstractContextManager[Connection]:
-        return self._database.transaction(self._scope, read_only=True)
+        return self._database.reading(self._scope)
 
 
 def _stat(stored: int, arrived_ns: int, version: int) -> FileStat:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 from memory.chunking.segmenting import index_text
@@ -52,8 +51,6 @@ class PostgresReader(PostgresSearch, RowReader):
         self._scope = scope
         self._generation = generation
         self._options = options or StoreOptions()
-        #: The connection of this thread's snapshot.
-        self._snapshots = threading.local()
 
     @property
     def name(self) -> str:
@@ -100,18 +97,11 @@ class PostgresReader(PostgresSearch, RowReader):
 
     @contextmanager
     def snapshot(self) -> Iterator[Self]:
-        with self._read() as connection:
-            self._snapshots.connection = connection
-            try:
-                yield self
-            finally:
-                self._snapshots.connection = None
+        with self._database.snapshot(self._scope):
+            yield self
 
     def _read(self) -> AbstractContextManager[Connection]:
-        connection: Connection | None = getattr(self._snapshots, "connection", None)
-        if connection is not None:
-            return nullcontext(connection)
-        return self._database.transaction(self._scope, read_only=True)
+        return self._database.reading(self._scope)
 
     def _fetch(self, statement: str, **bindings: object) -> list[tuple[Any, ...]]:
         with self._read() as connection:

@@ -6,12 +6,16 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from memory.store.postgres.connection import Connection, Halfvecs
+from memory.store.postgres.connection import BinaryArray, Connection
 from memory.store.reader import MOST_NAMED, Vector
 from memory.store.row_reader import PAGE, statements
 from memory.store.rows import FILE_COLUMNS
+
+#: PostgreSQL's number of the type `text`.
+_TEXT_TYPE = 25
 
 #: Condition of every statement, besides row-level security: the rows of one generation.
 OF = "tenant = :tenant AND agent = :agent AND generation = :generation"
@@ -67,22 +71,34 @@ STATEMENTS["counts"] += f""",
 """
 
 
-def halfvecs(vectors: Sequence[Vector | None], element_type: int) -> Halfvecs:
+def halfvecs(vectors: Sequence[Vector | None], element_type: int) -> BinaryArray:
     """Return an array of vectors. `element_type` is the database's number of the type `halfvec`."""
-    parts = [struct.pack("!5I", 1, 1, element_type, len(vectors), 1)]
-    for vector in vectors:
-        if vector is None:
-            parts.append(struct.pack("!i", -1))
-        else:
-            parts.append(struct.pack("!iHH", 4 + 2 * vector.size, vector.size, 0) + vector.astype(">f2").tobytes())
-    return Halfvecs(b"".join(parts))
+    return _array((vector if vector is None else _halfvec(vector) for vector in vectors), element_type)
+
+
+def texts(column: Iterable[str | None]) -> BinaryArray:
+    """Return an array of texts: the server reads it several times as fast as JSON."""
+    return _array((text if text is None else _storable_text(text).encode() for text in column), _TEXT_TYPE)
+
+
+def _halfvec(vector: Vector) -> bytes:
+    return struct.pack("!HH", vector.size, 0) + vector.astype(">f2").tobytes()
+
+
+def _array(elements: Iterable[bytes | None], element_type: int) -> BinaryArray:
+    parts = [struct.pack("!i", -1) if each is None else struct.pack("!i", len(each)) + each for each in elements]
+    return BinaryArray(struct.pack("!5I", 1, 1, element_type, len(parts), 1) + b"".join(parts))
 
 
 def run(connection: Connection, statement: str, bindings: Mapping[str, object]) -> list[tuple[Any, ...]]:
     """Return all rows of a statement with bindings such as `:name`."""
-    query = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement).encode()
-    cursor = connection.execute(query, {name: _storable(bound) for name, bound in bindings.items()})
+    cursor = connection.execute(_query(statement), {name: _storable(bound) for name, bound in bindings.items()})
     return cursor.fetchall() if cursor.description is not None else []
+
+
+@lru_cache(maxsize=256)
+def _query(statement: str) -> bytes:
+    return re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement).encode()
 
 
 def as_json(columns: str, rows: Iterable[Sequence[object]]) -> str:
@@ -94,5 +110,9 @@ def as_json(columns: str, rows: Iterable[Sequence[object]]) -> str:
 def _storable(bound: object) -> object:
     """Return a binding without NUL, which PostgreSQL's text cannot hold."""
     if isinstance(bound, str):
-        return bound.replace("\0", "\ufffd")
+        return _storable_text(bound)
     return list(map(_storable, bound)) if isinstance(bound, list | tuple) else bound
+
+
+def _storable_text(text: str) -> str:
+    return text.replace("\0", "\ufffd")

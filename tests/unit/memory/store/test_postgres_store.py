@@ -169,6 +169,7 @@ def test_a_check_names_each_kind_of_damage(
 @pytest.mark.parametrize(
     ("name", "bindings"),
     [
+        ("file", {"source": "memory", "path": "memory/a.md"}),
         ("files_named", {"keys": names_of([NOTE, OTHER])}),
         ("named", {"folder": "/", "name": "a.md"}),
         ("chunks_of", {"source": "memory", "path": "memory/a.md", "first": 0}),
