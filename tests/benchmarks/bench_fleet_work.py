@@ -2,16 +2,16 @@
 
     python -m tests.benchmarks.bench_fleet_work commits | workers | door | storm [--workers 1 2 4] [--agents N]
 
-PostgreSQL, Valkey and an endpoint of embeddings (512 dimensions, 30 ms a request) run on the same machine. `commits`
-compares 500 chunks in one transaction of both stores with a plain INSERT. `workers` compares worker processes of a
-fleet with one of a home with SQLite. `door` sends small notes and parts of almost 1 MB from eight machines. `storm`
-sends notes of many agents, quiet and while one agent has 20,000 documents, some of them poison. Milliseconds in
-brackets are of processors.
+All servers run on the same machine, an endpoint of embeddings (512 dimensions, 30 ms a request) too. `commits`: 500
+chunks a transaction in both stores, and a plain INSERT. `workers`: processes of a fleet, and one of a home with SQLite.
+`door`: small notes and parts of almost 1 MB from eight machines. `storm`: notes of many agents, quiet and while one
+agent has 20,000 documents, some of them poison. Milliseconds in brackets are of processors.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -29,35 +29,26 @@ from memory.store.postgres.connection import BinaryArray
 from memory.store.postgres.writer import PostgresStore, create_generation
 from memory.store.sqlite.writer import SqliteStore
 from memory.store.sqlite.writer import create_generation as create_file
-from memory.store.writer import DocumentWrite, Store
+from memory.store.writer import DocumentWrite
 from schemas.agents import Scope
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.settings import Settings
 from tests.benchmarks.fleet_frame import Fleet, Sender
 from tests.benchmarks.frame import Meter, notes, options, peak_mb, percentile, text_of
 from tests.waiting import wait_until
-from workers.queue.connection import connect, namespace
-from workers.queue.job_queue import BrokerJobQueue
-from workers.queue.names import Keys
 
-#: Megabytes of notes that workers index.
-MEGABYTES = 8.0
-
-#: Documents of the storm's agent, the number of them for one that is poison; notes of the others, and those a second.
-STORM, POISON, NOTES, NOTES_A_SECOND = 20_000, 200, 360, 12
+#: Megabytes of notes that workers index. Documents of the storm's agent, and the number of them for one that is poison;
+#: notes of the other agents, and those a second.
+MEGABYTES, STORM, POISON, NOTES, NOTES_A_SECOND = 8.0, 20_000, 200, 360, 12
 
 SEARCHABLE = """
 SELECT tenant || '/' || agent || '/' || path, extract(epoch FROM max(pg_xact_commit_timestamp(c.xmin)))::float8
 FROM recalld.chunks AS c JOIN recalld.files AS f USING (tenant, agent, generation)
 WHERE f.id = c.file_id AND c.vector_state = 'ready' GROUP BY tenant, agent, path
 """
-COLUMNS = """
-SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute
-WHERE attrelid = 'recalld.chunks'::regclass AND attnum > 0 AND attname NOT IN ('agent', 'embedding')
-"""
-DISK = (
-    "SELECT sum(pg_total_relation_size(inhrelid))::float8 FROM pg_inherits WHERE inhparent = 'recalld.chunks'::regclass"
-)
+NAMES = "attrelid = 'recalld.chunks'::regclass AND attnum > 0 AND attname NOT IN ('agent', 'embedding')"
+COLUMNS = f"SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute WHERE {NAMES}"
+DISK = "SELECT sum(pg_total_relation_size(relid))::float8 FROM pg_partition_tree('recalld.chunks')"
 
 
 def commits(fleet: Fleet) -> None:
@@ -76,20 +67,18 @@ def commits(fleet: Fleet) -> None:
                 meter = Meter([fleet.postgres])
             step(number)
         wall, client, server = meter.read(1000 / (len(writes) - 3))
-        print(f"{name}: {wall:.0f} ms ({client:.0f} ms here, {server:.0f} ms in PostgreSQL)", flush=True)
-
-    def commit(store: Store) -> Callable[[int], object]:
-        return lambda number: store.write([writes[number]])
+        print(f"{name}: {wall:.0f} ms ({client:.0f} ms here, {server:.0f} ms in PostgreSQL)")
 
     scope, file = Scope.of(*fleet.add("commits", 1)), fleet.folder / "index.sqlite"
     create_file(file, StoreOptions(), fingerprint="f", description="{}")
-    measure("SQLite", commit(SqliteStore(file, StoreOptions())))
+    sqlite = SqliteStore(file, StoreOptions())
+    measure("SQLite", lambda number: sqlite.write([writes[number]]))
     generation = create_generation(fleet.database, scope, fingerprint="f", description="{}")
-    measure("PostgreSQL", commit(PostgresStore(fleet.database, scope, generation)))
+    store = PostgresStore(fleet.database, scope, generation)
+    measure("PostgreSQL", lambda number: store.write([writes[number]]))
     disk, columns = fleet.ask(DISK)[0][0], str(fleet.ask(COLUMNS)[0][0])
     print(f"bytes a chunk on the disk: {file.stat().st_size / 8_000:,.0f} in SQLite, {disk / 8_000:,.0f} in PostgreSQL")
-    selected = f"SELECT {columns}, halfvec_send(embedding) FROM recalld.chunks ORDER BY id"
-    stored = fleet.ask(selected)
+    stored = fleet.ask(f"SELECT {columns}, halfvec_send(embedding) FROM recalld.chunks ORDER BY id")
     names = f"(agent, {columns}, embedding) VALUES ('plain', {'%s, ' * len(columns.split(','))}%s::halfvec)"
 
     def insert(number: int) -> None:
@@ -119,10 +108,10 @@ def workers(fleet: Fleet, number_of_agents: int, numbers: Sequence[int]) -> None
 
 
 def index(
-    fleet: Fleet, name: str, homes: list[str], settings: Settings, documents: dict[str, int], agents: str = ""
+    fleet: Fleet, name: str, homes: list[str], settings: Settings, sizes: dict[str, int], agents: str = ""
 ) -> None:
     """Start a worker in each home, and print how fast they index; the first agent's documents warm them up."""
-    queue = BrokerJobQueue(connect(settings), Keys(namespace(settings)))
+    queue = fleet.queue(settings)
 
     def chunks(names: Sequence[str]) -> int:
         """Return the number of the agents' chunks if all documents are indexed with vectors."""
@@ -130,23 +119,21 @@ def index(
         counts = [reader.counts() for reader in readers if reader is not None]
         return sum(each.chunks for each in counts if each.chunks == each.vectors_ready)
 
+    first, *others = sizes
     with ExitStack() as stack:
         pids = [fleet.start(stack, home, "workers_started", "work", agents=agents)[0] for home in homes]
-        first, *others = documents
         for names in ([first], others):
             meter = Meter(pids, [fleet.postgres])
             fleet.endpoint.reset()
             for each in names:
-                keys = [DocumentKey("memory", f"memory/{number:05}.md") for number in range(documents[each])]
+                keys = [DocumentKey("memory", f"memory/{number:05}.md") for number in range(sizes[each])]
                 queue.mark_changed(each, keys, lane=Lane.BACKFILL)
             wait_until(lambda names=names: chunks(names), timeout=280)  # type: ignore[misc]
         total, (wall, *cpu) = chunks(others), meter.read()
         costs = ", ".join(f"{1000 * each / total:.2f}" for each in cpu)
         print(
             f"{name}: {total / wall:,.0f} chunks/s, {total:,} in {wall:.1f} s ({costs} ms a chunk in endpoint, workers "
-            f"and PostgreSQL); {fleet.endpoint.sent()}; MB {peak_mb(*pids)}; "
-            f"connections {fleet.connections()}",
-            flush=True,
+            f"and PostgreSQL); {fleet.endpoint.sent()}; MB {peak_mb(*pids)}; connections {fleet.connections()}"
         )
 
 
@@ -170,27 +157,25 @@ def door(fleet: Fleet) -> None:
             print(
                 f"{name}, {8 * each / wall:.1f} a second ({costs} ms each in senders, door "
                 f"and PostgreSQL); MB {peak_mb(pid)}; connections {fleet.connections()}",
-                flush=True,
             )
 
 
 def storm(fleet: Fleet, number_of_agents: int) -> None:
     source, teams = random.Random(3), {f"team{number}": number_of_agents // 10 for number in range(10)}
-    stormy, *calm = agents = [agent for team, number in teams.items() for agent in fleet.add(team, number)]
-    queue = BrokerJobQueue(connect(fleet.settings), Keys(namespace(fleet.settings)))
+    stormy, *calm = [agent for team, number in teams.items() for agent in fleet.add(team, number)]
+    queue = fleet.queue(fleet.settings)
     fleet.endpoint.poison = "poisonous"
     with ExitStack() as stack:
         pids = [fleet.start(stack, f"storm{each}", "workers_started", "work")[0] for each in range(2)]
         pid, url = fleet.start(stack, "door", "takes content at", "ingest", "--port", "0")
         senders = {team: Sender(fleet, url, team, "laptop") for team in teams}
         meter = Meter()
-        for agent in agents:
+        for agent in calm:
             queue.mark_changed(agent, fleet.arrive(agent, [text_of(source, 50)]), lane=Lane.BACKFILL)
         wait_until(queue.is_idle, timeout=280)
-        print(f"{len(agents):,} agents got their first note in {meter.read()[0]:.1f} s", flush=True)
+        print(f"{len(calm):,} agents got their first note in {meter.read()[0]:.1f} s")
 
         def send(name: str) -> None:
-            """Send notes of the calm agents at a steady pace, and print how soon they were searchable."""
             sent, begun = {}, time.monotonic()
             meter = Meter(pids, [pid], [fleet.postgres])
             for number in range(NOTES):
@@ -201,10 +186,9 @@ def storm(fleet: Fleet, number_of_agents: int) -> None:
             costs = ", ".join(f"{seconds:.0f}" for seconds in meter.read())
             waiting = queue.pending_set.pending(stormy).documents
             times = wait_until(lambda: times if sent.keys() <= (times := dict(fleet.ask(SEARCHABLE))).keys() else None)
-            assert times is not None
-            delays = [1000 * (times[note] - at) for note, at in sent.items()]
+            delays = [1000 * (times[note] - at) for note, at in sent.items()] if times else []
             figures = ", ".join(f"{percentile(delays, share):.0f}" for share in (50, 90, 99))
-            print(f"{name}: p50, p90, p99 {figures} ms; {waiting:,} documents of the storm wait; s {costs}", flush=True)
+            print(f"{name}: p50, p90, p99 {figures} ms; {waiting:,} documents of the storm wait; s {costs}")
 
         send("quiet")
         texts = [f"{place} {text_of(source, 50)} {'poisonous' * (place % POISON == 7)}" for place in range(STORM)]
@@ -220,17 +204,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--agents", type=int, help="by default 16 for workers, 1,000 for a storm")
     arguments = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     with tempfile.TemporaryDirectory(prefix="recalld-bench-") as name, ExitStack() as stack:
         fleet = Fleet(Path(name), stack)
-        match arguments.part:
-            case "commits":
-                commits(fleet)
-            case "workers":
-                workers(fleet, arguments.agents or 16, arguments.workers)
-            case "door":
-                door(fleet)
-            case "storm":
-                storm(fleet, arguments.agents or 1_000)
+        parts: dict[str, Callable[[], None]] = {
+            "commits": lambda: commits(fleet),
+            "workers": lambda: workers(fleet, arguments.agents or 16, arguments.workers),
+            "door": lambda: door(fleet),
+            "storm": lambda: storm(fleet, arguments.agents or 1_000),
+        }
+        parts[arguments.part]()
 
 
 if __name__ == "__main__":

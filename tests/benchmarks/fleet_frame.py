@@ -23,6 +23,9 @@ from schemas.settings import Settings
 from tests.benchmarks.frame import Home, InstantServer
 from tests.postgres_server import PostgresServer
 from tests.waiting import wait_until
+from workers.queue.connection import connect, namespace
+from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
 _NEW = "FROM unnest(%(paths)s::text[], %(sizes)s::int[], %(frames)s::bytea[]) AS new (path, size, frame)"
@@ -64,6 +67,10 @@ class Fleet:
         stack.callback(self.database.close)
         self.superuser = stack.enter_context(psycopg.connect(urls.superuser, autocommit=True))
         self.administration = Administration(self.database, actor="benchmark")
+
+    def queue(self, settings: Settings) -> BrokerJobQueue:
+        """Return the queue of a home or of the fleet."""
+        return BrokerJobQueue(connect(settings), Keys(namespace(settings)))
 
     def settings_of(self, home: Path, **more: object) -> Settings:
         return Settings.model_validate({"home": home, "broker": self.broker, **more})
