@@ -128,13 +128,17 @@ class SourceCount(Wire):
 
 
 class Counts(Wire):
-    """Counts of a generation. `lastCommitAt` is Unix time, absent before the first commit."""
+    """Counts of a generation. `lastCommitAt` is Unix time, absent before the first commit.
+
+    `vectorsHeld` chunks cost money and wait for consent. They do not count as pending.
+    """
 
     files: int = 0
     chunks: int = 0
     vectors_ready: int = 0
     vectors_pending: int = 0
     vectors_refused: int = 0
+    vectors_held: int = 0
     last_commit_at: float | None = None
 
 

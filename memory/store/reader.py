@@ -24,12 +24,16 @@ Vector: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class VectorState(StrEnum):
-    """State of a chunk's vector. `chunks_vec` holds exactly the ready ones. An unread chunk is complete without."""
+    """State of a chunk's vector. `chunks_vec` holds exactly the ready ones. An unread chunk is complete without.
+
+    A held chunk waits for the user's consent to its cost.
+    """
 
     READY = "ready"
     PENDING = "pending"
     REFUSED = "refused"
     UNREAD = "unread"
+    HELD = "held"
 
 
 #: Number of unchanged readings after which a new change time alone causes no further one. On some systems change times
@@ -271,6 +275,9 @@ class StoreReader(Protocol):
 
         `limit` is the largest number of chunks, and `among` has the text hashes that count.
         """
+
+    def held_hashes(self, limit: int | None = None, *, after: int = 0) -> dict[int, str]:
+        """Return the text hashes of held chunks by chunk id, of those with ids above `after`, oldest first."""
 
     def refused_chunks(self, key: DocumentKey) -> list[StoredChunk]:
         """Return the document's refused chunks, in the order of `chunks_of`."""

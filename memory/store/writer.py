@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -26,8 +26,13 @@ class Unread:
     script: str
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Mark of a new chunk whose embedding costs money and has no consent: it waits for `Store.release_held`."""
+
+
 #: A chunk's vector, or the reason why it has none.
-VectorOutcome: TypeAlias = "Vector | Refusal | Unread"
+VectorOutcome: TypeAlias = "Vector | Refusal | Unread | Held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,9 @@ class Store(StoreReader, Protocol):
         Skips chunks that are gone, have another text hash or are no longer pending. A refusal enters the document's
         dead letter, unless the letter says that the document could not be read. Returns the number of chunks changed.
         """
+
+    def release_held(self, ids: Collection[int]) -> int:
+        """Make those of these chunks that are held pending; return their number."""
 
     def add_users_words(self) -> bool:
         """Add the users' words that an older version left out, of the newest chunks; return False if none are left."""

@@ -160,6 +160,7 @@ class IndexState(TypedDict):
     vectorsReady: int
     vectorsPending: int
     vectorsRefused: int
+    vectorsHeld: int
     lastCommitAt: NotRequired[float]
     diskBytes: int
     deletedOnDisk: int

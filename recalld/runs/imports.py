@@ -33,7 +33,7 @@ from memory.store.options import StoreOptions
 from memory.store.reader import IndexedFile, StoreReader, VectorState
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.writer import SqliteStore, copy_whole, create_generation
-from memory.store.writer import DocumentWrite, Refusal, Store, Unread, VectorOutcome, WriteOutcome
+from memory.store.writer import DocumentWrite, Held, Refusal, Store, Unread, VectorOutcome, WriteOutcome
 from schemas.agents import Scope
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
@@ -184,6 +184,8 @@ def _copied(source: StoreReader, target: Store, file: IndexedFile, redact: Calla
         added.append(Chunk(row.ordinal, row.start_line, row.end_line, text, text_hash(text), times.get(chunk_id)))
         if chunk_id in vectors:
             outcomes[chunk.text_hash] = vectors[chunk_id]
+        elif chunk.vector_state is VectorState.HELD:
+            outcomes[chunk.text_hash] = Held()
         elif chunk.refusal is not None:
             is_unread = chunk.vector_state is VectorState.UNREAD
             outcomes[chunk.text_hash] = Unread(chunk.refusal) if is_unread else Refusal(chunk.refusal)

@@ -157,13 +157,14 @@ class SqliteReader(RowReader):
             return TermCounts(self._frequencies.chunks(connection), dict(zip(terms, chunk_counts, strict=True)))
 
     def counts(self) -> IndexCounts:
-        [(files, chunks, pending, refused, unread, last, ever, erased, since)] = self._fetch("counts")
+        [(files, chunks, pending, refused, held_count, unread, last, ever, erased, since)] = self._fetch("counts")
         return IndexCounts(
             files=files,
             chunks=chunks,
-            vectors_ready=chunks - pending - refused - unread,
+            vectors_ready=chunks - pending - refused - held_count - unread,
             vectors_pending=pending,
             vectors_refused=refused,
+            vectors_held=held_count,
             last_commit_at=None if last is None else float(last),
             disk_bytes=sum(bytes_of(self._path.with_name(self._path.name + end)) for end in ("", "-wal", "-shm")),
             deleted_on_disk=ever - chunks - int(erased or 0) if since is not None else 0,

@@ -125,8 +125,21 @@ PRAGMA writable_schema = RESET;
 CREATE INDEX IF NOT EXISTS chunks_unread ON chunks (refusal, file_id) WHERE vector_state = 'unread';
 """
 
+_HELD = """
+-- As above: the rows stay as they are.
+PRAGMA writable_schema = ON;
+UPDATE sqlite_schema SET sql = replace(sql, '''unread'')', '''unread'', ''held'')') WHERE name = 'chunks';
+PRAGMA writable_schema = RESET;
+CREATE INDEX IF NOT EXISTS chunks_held ON chunks (id) WHERE vector_state = 'held';
+"""
+
 #: Names and SQL of the steps of the schema, numbered from `FIRST_SCHEMA_NUMBER` on.
-MIGRATIONS = (("first tables", _FIRST_TABLES), ("users' words and sentences", _SENTENCES), ("unread chunks", _UNREAD))
+MIGRATIONS = (
+    ("first tables", _FIRST_TABLES),
+    ("users' words and sentences", _SENTENCES),
+    ("unread chunks", _UNREAD),
+    ("held chunks", _HELD),
+)
 
 #: Number of the first tables. Development versions used the smaller ones.
 FIRST_SCHEMA_NUMBER = 4

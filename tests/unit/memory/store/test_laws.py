@@ -16,7 +16,7 @@ from memory.index.changes import UnmatchedChunks
 from memory.store.options import StoreOptions
 from memory.store.postgres.connection import Database
 from memory.store.reader import SentenceSigns, TranscriptPosition, VectorState
-from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, WriteOutcome
+from memory.store.writer import DocumentDelete, DocumentWrite, Held, Refusal, WriteOutcome
 from schemas.documents import DocumentKey
 from tests.postgres_store import postgres_store
 from tests.storing import STAT, TemporaryStore, VectorChunk, chunk, key, piece, position, text_hash, vector, vectors_of
@@ -160,6 +160,12 @@ class StoreMachine(RuleBasedStateMachine):
             }
             assert store.write_vectors(given) == len(given)
 
+    @rule(limit=st.integers(1, 4))
+    def release(self, limit: int) -> None:
+        for store in self.stores:
+            held = store.held_hashes(limit)
+            assert store.release_held(held) == len(held)
+
     @rule(count=st.integers(1, 4))
     def add_sentences(self, count: int) -> None:
         sentences = SentenceSigns(np.zeros((3, 2), dtype=np.uint8), np.ones(3, dtype=np.bool_))
@@ -241,12 +247,12 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def _cut(said: list[tuple[str, VectorState]], first: int) -> list[VectorChunk]:
-    """Return the chunks of a new version; a repeated text has the vector or the refusal of its last repeat."""
+    """Return the chunks of a new version; a repeated text has the outcome of its last repeat."""
     return [
         chunk(
             text,
             ordinal,
-            vector=vector(TEXTS.index(text)) if state is VectorState.READY else None,
+            vector={VectorState.READY: vector(TEXTS.index(text)), VectorState.HELD: Held()}.get(state),
             refused="no" if state is VectorState.REFUSED else None,
         )
         for ordinal, (text, state) in enumerate(said, start=first)

@@ -19,7 +19,7 @@ from memory.store.sqlite.connection import ReadConnections
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, MIGRATIONS, SCHEMA_NUMBER
 from memory.store.sqlite.writer import SqliteStore, create_generation, migrate
-from memory.store.writer import DocumentDelete
+from memory.store.writer import DocumentDelete, Held
 from tests.storing import TALK, by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 
 CHECKOUT = Path(__file__).parents[4]
@@ -225,6 +225,24 @@ def test_an_index_of_the_first_tables_answers_and_gains_users_words(index_path: 
     assert (len(reader.user_scores("heron", [*ids, max(ids) + 1])), reader.check()) == (801, [])
     assert (reader.counts().chunks, reader.counts().vectors_ready) == (801, 800)
     reader.close()
+    store.close()
+
+
+def test_an_index_of_unread_chunks_keeps_its_rows_and_takes_held_ones(index_path: Path) -> None:
+    store = SqliteStore(index_path, StoreOptions())
+    store.write([document(key("memory/a.md"), "heron", vectors=[vector(1)])])
+    store.close()
+    execute(
+        index_path,
+        "DROP INDEX chunks_held; PRAGMA user_version = 6; PRAGMA writable_schema = ON;"
+        "UPDATE sqlite_schema SET sql = replace(sql, ', ''held''', '') WHERE name = 'chunks'",
+    )
+    reader = SqliteReader(index_path, StoreOptions())
+    assert (reader.counts().vectors_held, reader.held_hashes()) == (0, {})
+    reader.close()
+    store = SqliteStore(index_path, StoreOptions())
+    store.write([document(key("memory/b.md"), "crane", vectors=[Held()])])
+    assert (store.counts().vectors_ready, store.counts().vectors_held, store.check()) == (1, 1, [])
     store.close()
 
 
