@@ -37,8 +37,9 @@ log = structlog.get_logger(__name__)
 COMPARISON_RETRY_SECONDS = (1.0, 30.0)
 
 #: Largest number of differing documents that count as edits; more of them wait in the backfill queue. Documents that
-#: only a generation under construction lacks wait there, too: the live generation answers with them.
-LIVE_DOCUMENTS = 20
+#: only a generation under construction lacks wait there, too: the live generation answers with them. So do the
+#: documents of a first index, and new ones of so many bytes, where they cost money: they wait there for a consent.
+LIVE_DOCUMENTS, LIVE_BYTES = 20, 5_000_000
 
 
 #: Reason of the first comparison of each agent; the reasons of all others are for the log alone.
@@ -100,12 +101,14 @@ class Indexes:
     """Generations of the agents' indexes, opened to be compared with their files.
 
     `indexed` opens the generation that the files must agree with, `answering` the one for searches; None without any.
-    `building` returns True while a generation is under construction.
+    `building` returns True while a generation is under construction. `asks` returns True if embedding old texts of the
+    agent needs a consent.
     """
 
     indexed: Callable[[AgentSettings], StoreReader | None]
     answering: Callable[[AgentSettings], StoreReader | None] = lambda _: None
     building: Callable[[AgentSettings], bool] = lambda _: False
+    asks: Callable[[AgentSettings], bool] = lambda _: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,8 @@ class AgentComparison:
     """Comparison of an agent's files with its generations.
 
     `live` and `backfill` are the documents to index, the most important ones first. `on_disk` counts documents, `new`,
-    `changed` and `vanished` those to index. `vectors_pending` chunks wait for their vectors. `building`: a generation
-    is under construction, and may be whole now. `problems` are conditions of the files.
+    `changed` and `vanished` those to index. `vectors_pending` chunks wait for their vectors, held ones among them.
+    `building`: a generation is under construction, and may be whole now. `problems` are conditions of the files.
     """
 
     agent: str
@@ -184,7 +187,8 @@ def _look(
                 if not (letter.key in documents or letter.key in indexed)
                 and not files.source_of(letter.key).hides(letter.key, comparison.scan)
             ]
-            return _Look(comparison, orphans, reader.counts().vectors_pending)
+            counts = reader.counts()
+            return _Look(comparison, orphans, counts.vectors_pending + counts.vectors_held)
     except (StoreCorrupt, unless):
         return None
 
@@ -256,7 +260,10 @@ def compare_agent(
         # Edits come before documents of a generation under construction.
         key=lambda key: (key not in edited, priority(key, today=day, stat=stats.get(key))),
     )
-    urgent = len(edited) if len(edited) <= LIVE_DOCUMENTS else 0
+    indexed = (live or index).comparison.known
+    new_bytes = sum(stats[key].size for key in edited if key in stats and key not in indexed)
+    is_large = len(edited) > LIVE_DOCUMENTS or ((not indexed or new_bytes > LIVE_BYTES) and indexes.asks(agent))
+    urgent = 0 if is_large else len(edited)
     vanished = sum(key not in stats for key in documents)
     changed = sum(key in stats and key in index.comparison.known for key in documents)
     return AgentComparison(

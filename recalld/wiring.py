@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.breaker import Breaker, waste_path
+from memory.embedding.consent import needs_consent
 from memory.embedding.coordination import Coordination, alone
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.rate_limit import AccountState, RateLimiter
@@ -199,6 +200,7 @@ def indexes_of(settings: Settings) -> Indexes:
         indexed=lambda agent: AgentIndex(settings, agent).target(),
         answering=lambda agent: Generations.of(settings, agent.id).open_reader(),
         building=lambda agent: Generations.of(settings, agent.id).next() is not None,
+        asks=lambda agent: needs_consent(settings, agent, provider_of(settings, agent).provider),
     )
 
 

@@ -26,6 +26,7 @@ class ConditionCode(StrEnum):
     VECTORS_WAIT = "vectors_wait"
     VECTORS_STUCK = "vectors_stuck"
     VECTORS_UNATTENDED = "vectors_unattended"
+    VECTORS_HELD = "vectors_held"
     VECTORS_UNWRITABLE = "vectors_unwritable"
     BUDGET_SPENT = "budget_spent"
     PROVIDER_MISSING = "provider_missing"

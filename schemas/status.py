@@ -114,6 +114,7 @@ class BuildState(Wire):
     chunks: int
     vectors_ready: int
     vectors_pending: int
+    vectors_held: int = 0
     begun_at: float | None = None
     last_change_at: float | None = None
     eta_seconds: float | None = None

@@ -54,6 +54,7 @@ _SAMPLES: dict[str, Any] = {
     "store.path": "~/memory-indexes",
     "store.vector.extension_path": "~/lib/vec0.so",
     "cache.max_entries": 500_000,
+    "cost.tokens_per_day": 2_000_000,
     "broker.url": "redis://127.0.0.1:6379/0",
     "broker.namespace": "memory",
     "hooks.port": 7374,

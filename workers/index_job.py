@@ -60,6 +60,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
             # Also those of a job that died between its commit and its request.
             available = indexer.supply.provider is not None
             unfilled = available and bool(indexer.target().pending_hashes(1))
+            held_chunks = available and bool(indexer.target().held_hashes(1))
             sentences = report.added and embeds_sentences(indexer.agent, indexer.supply.provider)
             building = indexer.generations.next() is not None
             # A new index (the old one was deleted) lacks more documents than the marked ones.
@@ -73,7 +74,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
         if lane is Lane.LIVE:
             queue.ended(agent, seconds=turn.seconds, failed=failed)
     turn.tell(report)
-    if unfilled or sentences:
+    if unfilled or held_chunks or sentences:
         queue.request_vectors(agent)
     elif building:
         queue.request_completion(agent)

@@ -184,7 +184,7 @@ def _keep_house(runtime: Runtime, agent: str, *, compares: bool) -> None:
             log.info("refused_again_asked", agent=agent, chunks=released)
         target, provider = indexer.target(), indexer.supply.provider
         sentences = embeds_sentences(indexer.agent, provider) and target.lacking_sentences(1)
-        if provider is not None and (sentences or target.pending_hashes(1)):
+        if provider is not None and (sentences or target.pending_hashes(1) or target.held_hashes(1)):
             runtime.queue.request_vectors(agent)
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)

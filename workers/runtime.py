@@ -15,6 +15,7 @@ from memory.embedding.batch_jobs.batch_ledger import sent_in_jobs
 from memory.embedding.batch_jobs.batch_step import BATCH_TIMING, BatchTiming
 from memory.embedding.breaker import FIRST_PAUSE_SECONDS
 from memory.embedding.cache import EmbeddingCache
+from memory.embedding.consent import needs_consent
 from memory.embedding.coordination import UNUSUAL_SECONDS, Coordinate, alone
 from memory.embedding.sender import PATIENCE_SECONDS
 from memory.embedding.supply import EmbeddingSupply
@@ -189,12 +190,13 @@ class Runtime:
             with suppress(RecalldError):  # the job meets the same error and reports it
                 self.take_over(agent.id, reason=lack)
         generations = GenerationWriter.at(self.settings, agent.id, owner=self._owner)
-        files = AgentFiles.of(self.settings, agent)
+        files, supply = AgentFiles.of(self.settings, agent), self._supply(agent)
         return Indexer(
             agent,
             files=files,
             generations=generations,
-            supply=self._supply(agent),
+            supply=supply,
+            holds=needs_consent(self.settings, agent, supply.provider),
             may_buy=lambda: self.spent_budget(agent.id) is None,
         )
 

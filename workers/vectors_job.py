@@ -7,8 +7,10 @@ from typing import Self
 
 import structlog
 
+from memory.embedding.consent import Consents, needs_consent
 from memory.index import completion as completing
 from memory.index.completion import MOST, fill_sentences, fill_vectors
+from memory.index.indexer import Indexer
 from memory.store.errors import StoreAway, StoreBusy
 from memory.store.writer import Refusal, Store
 from schemas.agents import Scope
@@ -33,7 +35,9 @@ ALONE_TURN_SECONDS = 300.0
 
 
 def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
-    """Embed an agent's chunks without vectors, for one turn; then sentences, as long as nothing of any agent waits.
+    """Embed an agent's pending chunks, for one turn; then sentences, as long as nothing of any agent waits.
+
+    Held chunks that may be paid for by now become pending first.
 
     Raises:
         Postponed: there is nothing to do now, and there will be.
@@ -46,12 +50,13 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             code = ConditionCode.VECTORS_UNWRITABLE
             raise Postponed(target.vector_reason, retry_in=UNABLE_PAUSE_SECONDS, condition=code)
         lacking = indexer.supply.error
-        if lacking is not None and target.pending_hashes(1):
+        if lacking is not None and (target.pending_hashes(1) or target.held_hashes(1)):
             # A worker with the key may take the message next time.
             raise Postponed(lacking, retry_in=UNABLE_PAUSE_SECONDS, condition=ConditionCode.PROVIDER_MISSING)
+        _release_held(runtime, indexer)
         budget = runtime.spent_budget(agent)
         if budget is not None and target.pending_hashes(1):
-            tenant = Scope.of(agent).tenant
+            tenant = Scope.of(agent).tenant if runtime.settings.store.url is not None else ""
             runtime.health.report(ConditionCode.BUDGET_SPENT, agent=agent, tenant=tenant, tokens=budget)
             raise Postponed("the tokens of today are used up", retry_in=UNABLE_PAUSE_SECONDS)
         runtime.health.resolve(*_OF_AGENT, agent=agent)
@@ -81,7 +86,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 on_round=rounds.begins,
                 on_ready=joined,
             )
-        building = indexer.generations.next() is not None
+        building = indexer.generations.next() is not None and not target.held_hashes(1)
         queue, rests = runtime.queue, report.error is None and not report.left and turn.inline is None and not building
         sentences_left = rests and fill_sentences(
             indexer,
@@ -102,6 +107,20 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         runtime.queue.request_completion(agent)
     elif sentences_left:
         raise Postponed("texts and vectors come first", retry_in=0.5 if queue.is_idle() else 5.0)
+
+
+def _release_held(runtime: Runtime, indexer: Indexer) -> None:
+    """Release the held chunks that may be paid for, if this process owns the indexes."""
+    if not runtime.owns() or not indexer.target().held_hashes(1):
+        return
+    settings, agent = runtime.settings, indexer.agent
+    waiting = runtime.queue.pending_set.waiting(agent.id)
+    completing.release_held(
+        indexer,
+        Consents.of(settings, agent.id),
+        asks=needs_consent(settings, agent, indexer.supply.provider),
+        drained=not (waiting.backfill or waiting.running),
+    )
 
 
 def poll_batches(runtime: Runtime, agent: str) -> None:

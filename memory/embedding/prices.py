@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from memory.embedding.providers.presets import OWN_SERVERS
+from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.providers.remote import RemoteProvider
 from schemas.settings import MemorySettings
 
 #: Providers without an endpoint.
@@ -58,3 +62,14 @@ def price_of(memory: MemorySettings, provider: str, model: str | None, *, batch:
         return None
     dollars, in_batch = listed
     return dollars * in_batch if batch else dollars
+
+
+def is_free(memory: MemorySettings, provider: EmbeddingProvider) -> bool:
+    """Return True if embedding costs nothing. A server on this machine is free unless the settings name a price."""
+    if price_of(memory, provider.name, provider.model) == 0:
+        return True
+    if not isinstance(provider, RemoteProvider) or memory.remote.price_per_million_tokens is not None:
+        return False
+    from memory.http.origin_guard import is_loopback  # commands do not wait for a server's modules
+
+    return is_loopback(urlsplit(provider.endpoint.base_url).hostname or "")

@@ -115,13 +115,17 @@ class Plan:
 
 @dataclass(slots=True)
 class CommitBatch:
-    """Documents of one commit: `plans`, `other_changes` without new chunks, and `done` documents without a change."""
+    """Documents of one commit: `plans`, `other_changes` without new chunks, and `done` documents without a change.
+
+    The texts of the hashes in `unpaid` wait for a consent to their cost.
+    """
 
     plans: list[Plan] = field(default_factory=list)
     other_changes: list[DocumentChange] = field(default_factory=list)
     done: list[DocumentKey] = field(default_factory=list)
     chunks: int = 0
     vectors: dict[str, VectorOutcome] = field(default_factory=dict)
+    unpaid: set[str] = field(default_factory=set)
     ticket: Ticket | None = None
     deadline: float = 0.0
 

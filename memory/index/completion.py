@@ -7,17 +7,24 @@ they are dropped.
 
 from __future__ import annotations
 
+import json
+import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import accumulate
 
 import structlog
 
-from memory.chunking.chunker import Chunk, text_hash
+from memory.chunking.chunker import Chunk, estimate_tokens, text_hash
 from memory.documents.comparison import compare
 from memory.documents.roots import archived_path
 from memory.documents.scan import KnownFiles
+from memory.embedding.consent import HELD, Consents, HeldTexts
+from memory.embedding.prices import price_of
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import NO_VECTORS
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, UnmatchedChunks
@@ -27,7 +34,7 @@ from memory.index.provider import embeds_sentences
 from memory.redaction import redactor_for
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
 from memory.store.reader import NOWHERE, ChunkRow, IndexedFile, SentenceSigns, StoreReader
-from memory.store.writer import DocumentWrite, Refusal, Store, Unread, VectorOutcome
+from memory.store.writer import DocumentWrite, Held, Refusal, Store, Unread, VectorOutcome
 from memory.transcripts.packing import packed_sentences
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
 from schemas.errors import Permanent, Terminal, Transient
@@ -125,7 +132,7 @@ def complete_generation(indexer: Indexer) -> bool:
         return False
     indexer.generations.require_owner()
     carry_over(indexer, missing_transcripts(indexer))
-    if indexer.supply.identity != NO_VECTORS and store.pending_hashes(1):
+    if indexer.supply.identity != NO_VECTORS and (store.pending_hashes(1) or store.held_hashes(1)):
         return False  # even in a process without a key: CURRENT has vectors
     with _answering(indexer) as reader:
         if reader is not None and embedding_of(reader.meta("identity")) == indexer.supply.identity:
@@ -192,13 +199,14 @@ def _copy(indexer: Indexer, reader: StoreReader, target: Store, file: IndexedFil
         identity = embedding_of(target.meta("identity"))
         held = indexer.held_vectors([chunk.text_hash for chunk in added], identity=identity)
         unread = indexer.unread({chunk.text_hash: chunk.text for chunk in added}, target)
+        unpaid = dict.fromkeys([chunk.text_hash for chunk in added] if indexer.holds else (), Held())
         write = DocumentWrite(
             file.key,
             expected,
             file.stat if last else FORGOTTEN,
             NOWHERE.digest,
             added,
-            {**held, **unread} if identity != NO_VECTORS else {},
+            {**unpaid, **held, **unread} if identity != NO_VECTORS else {},
             moved=moved,
             removed=stored.remaining_ids() if last else (),
             notes=file.notes,
@@ -216,6 +224,57 @@ def _cut(indexer: Indexer, reader: StoreReader, ids: Sequence[int], *, first: in
     for ordinal, row in enumerate((rows[number] for number in ids if number in rows), start=first):
         text = redact(row.text)  # redaction rules that are newer than the indexed text apply as well
         yield Chunk(ordinal, row.start_line, row.end_line, text, text_hash(text), times.get(row.id))
+
+
+def release_held(indexer: Indexer, consents: Consents, *, asks: bool, drained: bool) -> None:
+    """Release held chunks, the oldest first, as far as consents reach; all of them if no user is to be asked (`asks`).
+
+    Once the backfill is `drained`, a rest that needs no consent is released as well, and a larger one noted in `meta`.
+    Raises like `fill_vectors`.
+    """
+    store, provider, identity = indexer.target(), indexer.supply.provider, indexer.supply.identity
+    if provider is None or not store.held_hashes(1):
+        return None
+    if not asks:
+        return _release(store, math.inf, lambda _tokens: None)
+    _release(store, consents.remaining(identity), partial(consents.use, identity, unasked=False))
+    if not drained or not store.held_hashes(1):
+        return None
+    look = HeldTexts.of(store)
+    if look is None:
+        costs = [cost for page in _held_costs(store) for _, cost in page]
+        look = HeldTexts(len(costs), sum(cost > 0 for cost in costs), round(sum(costs)), -1)
+    if consents.allows_unasked(look.tokens, price_of(indexer.agent, provider.name, provider.model)):
+        _release(store, look.tokens, partial(consents.use, identity, unasked=True))
+    elif look.consents != (version := consents.version):
+        store.set_meta({HELD: json.dumps(asdict(replace(look, consents=version)))})
+    return None
+
+
+def _release(store: Store, tokens: float, use: Callable[[float], None]) -> None:
+    """Make held chunks with so many tokens pending. `use` records the tokens of a few before that."""
+    for page in _held_costs(store) if tokens > 0 else ():
+        sums = list(accumulate(cost for _, cost in page))
+        count = bisect_right(sums, tokens + 1)  # the tokens are a rounded sum
+        if count:
+            use(sums[count - 1])
+            store.release_held([chunk for chunk, _ in page[:count]])
+            tokens -= sums[count - 1]
+        if count < len(page):
+            return
+
+
+def _held_costs(store: Store) -> Iterator[list[tuple[int, float]]]:
+    """Yield pages of held chunks with their tokens (estimated), the oldest first; a repeated text has none."""
+    after, texts = 0, set[str]()
+    while hashes := store.held_hashes(MAX_CHUNKS_PER_COMMIT, after=after):
+        after, rows = max(hashes), store.chunk_rows(list(hashes))
+        page = []
+        for chunk, digest in hashes.items():
+            is_new = chunk in rows and digest not in texts
+            page.append((chunk, estimate_tokens(rows[chunk].text) if is_new else 0.0))
+            texts.add(digest)
+        yield page
 
 
 @dataclass(slots=True)

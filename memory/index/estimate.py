@@ -15,6 +15,7 @@ from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.embedding.prices import price_of
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.selection import ProviderChoice
 from memory.index.changes import CommitBatch, IndexReport
 from memory.index.fingerprint import embedding_of, fingerprint
 from memory.index.generations import Generations
@@ -100,10 +101,9 @@ class _Work:
         return self.provider is None or self.provider.unread_script(text) is None
 
     def add_pending(self, target: StoreReader) -> None:
-        """Add the pending chunks that the run keeps."""
-        pending = {
-            number: text_hash for number, text_hash in target.pending_hashes().items() if number not in self.removed
-        }
+        """Add the pending and held chunks that the run keeps."""
+        waiting = target.pending_hashes() | target.held_hashes()
+        pending = {number: text_hash for number, text_hash in waiting.items() if number not in self.removed}
         self.chunks += len(pending)
         unseen = {text_hash: number for number, text_hash in pending.items() if text_hash not in self.texts}
         for numbers in _groups(list(unseen.values())):
@@ -194,11 +194,17 @@ def estimate(
 
 def rough_estimate(settings: Settings, agent: AgentSettings, *, documents: int, size: int) -> Estimate:
     """Return about the cost of embedding so many unread documents of `size` bytes in all, without a cache."""
-    choice = provider_of(settings, agent)
-    if (provider := choice.provider) is None:
-        return Estimate(documents, reason=choice.explanation)
     tokens = size // _BYTES_PER_TOKEN
     texts = max(documents, tokens // agent.chunking.tokens)
+    return estimate_of(provider_of(settings, agent), agent, documents=documents, texts=texts, tokens=tokens)
+
+
+def estimate_of(
+    choice: ProviderChoice, agent: AgentSettings, *, texts: int, tokens: int, documents: int = 0
+) -> Estimate:
+    """Return the cost of embedding so many texts and tokens."""
+    if (provider := choice.provider) is None:
+        return Estimate(documents, reason=choice.explanation)
     requests = requests_for(repeat(tokens / max(texts, 1), texts), provider.limits)
     price = price_of(agent, choice.name, provider.model)
     return Estimate(

@@ -25,7 +25,16 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.planner import Planner, failure_of
 from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
 from memory.store.reader import Vector
-from memory.store.writer import DocumentChange, DocumentFailure, DocumentWrite, Store, Unread, WriteOutcome
+from memory.store.writer import (
+    DocumentChange,
+    DocumentFailure,
+    DocumentWrite,
+    Held,
+    Store,
+    Unread,
+    VectorOutcome,
+    WriteOutcome,
+)
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient
@@ -48,11 +57,15 @@ _MAX_CONFLICTS = 5
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Values that all steps of one run share. Without a `lane`, the run buys nothing and mirrors another one."""
+    """Values that all steps of one run share. Without a `lane`, the run buys nothing and mirrors another one.
+
+    If it `holds`, new texts that are not paid for wait for a consent.
+    """
 
     target: Store
     mirrors: Sequence[Store] = ()
     lane: Lane | None = None
+    holds: bool = False
     on_done: Callable[[Sequence[DocumentKey]], None] = lambda _keys: None
     out_of_time: Callable[[], bool] = lambda: False
     report: IndexReport = field(default_factory=IndexReport)
@@ -61,7 +74,8 @@ class _Run:
 class Indexer:
     """Writer of one agent's index. Several may run, in threads and in processes.
 
-    While it `may_buy` no vectors, texts without one are committed for later.
+    While it `may_buy` no vectors, texts without one are committed for later. If it `holds`, old texts that are not paid
+    for wait for a consent.
 
     Every method raises the errors of `memory.store.errors` if the store cannot be written; earlier commits stay.
     """
@@ -73,6 +87,7 @@ class Indexer:
         files: AgentFiles,
         generations: GenerationWriter,
         supply: EmbeddingSupply,
+        holds: bool = False,
         may_buy: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,6 +96,7 @@ class Indexer:
         self.files = files
         self.generations = generations
         self.supply = supply
+        self.holds = holds and supply.identity != NO_VECTORS
         self._clock = clock
 
     def close(self) -> None:
@@ -121,7 +137,7 @@ class Indexer:
         if target.text_reason is not None:
             # Stop before anything is paid for that cannot be written.
             raise KeywordsUnavailable(f"nothing is indexed by this process: {target.text_reason}")
-        run = _Run(target, mirrors, lane, on_done, out_of_time)
+        run = _Run(target, mirrors, lane, self.holds and lane is Lane.BACKFILL, on_done, out_of_time)
         self._run(run, keys, attempt=0)
         return run.report
 
@@ -195,12 +211,13 @@ class Indexer:
             self._commit(run, flight.popleft(), attempt)
 
     def _request_vectors(self, run: _Run, batch: CommitBatch) -> CommitBatch:
-        """Find the batch's vectors, or request them if they will come soon enough."""
+        """Find the batch's vectors, or request them if they will come soon enough and may be paid for."""
         store, lane = run.target, run.lane
         batch.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
+        texts = {chunk.text_hash: chunk.text for plan in batch.plans for chunk in plan.write.added}
+        batch.unpaid = set(texts) if run.holds else set()
         if store.vector_reason is not None:
             return batch
-        texts = {chunk.text_hash: chunk.text for plan in batch.plans for chunk in plan.write.added}
         # Before any look-up: an older version embedded them, and the cache still has those vectors.
         batch.vectors |= self.unread(texts, store)
         texts = {digest: text for digest, text in texts.items() if digest not in batch.vectors}
@@ -221,9 +238,11 @@ class Indexer:
         texts |= meanings
         missing += meanings.keys() - self.supply.lookup(list(meanings)).keys() - set(missing)
         sent = self.supply.in_batch_jobs(missing)
+        batch.unpaid -= sent
         missing = [digest for digest in missing if digest not in sent]
         if (
             missing
+            and not run.holds
             and self._may_buy()
             and not self._left_to_jobs(len(missing), lane)
             and batcher.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS
@@ -253,11 +272,12 @@ class Indexer:
             batch.ticket.cancel()
             batch.vectors.update(batch.ticket.results())
         has_vectors = embedding_of(run.target.meta("identity")) != NO_VECTORS
+        unpaid: dict[str, VectorOutcome] = dict.fromkeys(batch.unpaid - batch.vectors.keys(), Held())
         # A document larger than a transaction gets its keywords now and its vectors in slices.
         changes = [
-            replace(plan.write, vectors=batch.vectors)
+            replace(plan.write, vectors=batch.vectors | unpaid)
             if has_vectors and (run.lane is None or len(plan.write.added) <= MAX_CHUNKS_PER_COMMIT)
-            else plan.write
+            else replace(plan.write, vectors=unpaid if has_vectors else {})
             for plan in batch.plans
         ]
         conflicts: dict[DocumentKey, None] = {}
@@ -278,7 +298,7 @@ class Indexer:
                 run.report.vectors_missing += sum(chunk.text_hash not in change.vectors for chunk in change.added)
         done = [key for key in dict.fromkeys(batch.done) if key not in conflicts]
         for store in run.mirrors:
-            self._run(_Run(store), done, attempt=0)
+            self._run(_Run(store, holds=run.holds), done, attempt=0)
         if run.lane is not None and not self.generations.is_first(run.target):
             raise Superseded("the generation to write has changed; these documents are read again")
         run.on_done(done)

@@ -26,6 +26,8 @@ from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_prog
 from memory.status.run_files import read_watch_state
 from memory.status.vectors import (
     LOOKED_AFTER_SECONDS,
+    held_texts,
+    held_vectors,
     no_vectors,
     unread_scripts,
     useless_answers,
@@ -92,6 +94,7 @@ def agent_status(
             documents = max(index.comparison.scan.count, state.files)
             build = build_progress(sources.generations, documents=documents, rate=progress.rate)
             state = state.model_copy(update={"build": build})
+    look = held_texts(sources.generations) if state.vectors_held or state.building else None
     endpoint = queue.endpoint(provider.account, provider.model) if provider is not None else None
     in_jobs = texts_in_jobs(settings, agent.id, looked_within_seconds=LOOKED_AFTER_SECONDS)
     vectors, stuck_since = vector_progress(
@@ -153,7 +156,11 @@ def agent_status(
         notes=index.notes,
         troubles=in_words(conditions, now=now),
         advice=in_words(
-            [*directive_conditions(agent, sources.files), *filter(None, [unread_scripts(agent.id, state)])], now=now
+            [
+                *directive_conditions(agent, sources.files),
+                *filter(None, [unread_scripts(agent.id, state), held_vectors(agent, provider, look)]),
+            ],
+            now=now,
         ),
         integrity=index.integrity,
         deep=deep_findings(sources, index.integrity),
@@ -250,7 +257,7 @@ def figure_conditions(
         yield Condition(ConditionCode.BUILD_ABANDONED, since=build.last_change_at if build is not None else None)
     elif build is not None and build.last_change_at is not None and not queue.pending and not in_batch_jobs:
         still = now - build.last_change_at
-        if still > BUILD_SECONDS:
+        if still > BUILD_SECONDS and not build.vectors_held:
             params = {"minutes": round(still / 60), "files": build.files, "of_files": build.of_files}
             params["vectors"] = build.vectors_pending
             yield Condition(ConditionCode.BUILD_STUCK, since=build.last_change_at, params=params)

@@ -47,6 +47,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.VECTORS_UNATTENDED: Text(
         "{chunks:waiting}, and no worker is running", "start `recalld up`, or run `recalld index`", "vectors"
     ),
+    _CODE.VECTORS_HELD: Text(
+        "{texts:count old text} ({tokens:,} tokens, {cost}) wait for your consent, and nothing is sent before",
+        "`recalld index --agent {subject} --yes` embeds them; keywords find them meanwhile",
+        "vectors",
+    ),
     _CODE.SCRIPTS_UNREAD: Text(
         "{documents:count document} with text in {scripts}: the bundled model does not read it; keywords find it",
         "`recalld model pull multilingual-e5-large` fetches a model that reads it",
@@ -54,9 +59,8 @@ TEXTS: Mapping[ConditionCode, Text] = {
     ),
     _CODE.VECTORS_UNWRITABLE: Text("{reason}: new chunks wait for their vectors", "", "vectors"),
     _CODE.BUDGET_SPENT: Text(
-        "the tenant {tenant} has used its {tokens:,} tokens of today (UTC)",
-        "vectors follow tomorrow, or once `recalld tenant set {tenant} --tokens-a-day` raises the budget; keywords "
-        "work meanwhile",
+        "{tenant:budget} has used its {tokens:,} tokens of today (UTC)",
+        "vectors follow tomorrow, or once {tenant:raised}; keywords work meanwhile",
         "vectors",
     ),
     _CODE.PROVIDER_MISSING: Text("{reason}", "correct `provider` in the settings; keywords work meanwhile", "vectors"),
@@ -415,6 +419,14 @@ class _Words(string.Formatter):
                 return waiting_chunks(value)
             case ["count", noun]:
                 return counted(value, noun)
+            case ["budget"]:
+                return f"the tenant {value}" if value else "this home"
+            case ["raised"]:
+                return (
+                    f"`recalld tenant set {value} --tokens-a-day` raises the budget"
+                    if value
+                    else ("`cost.tokens_per_day` is raised and `recalld up` started again")
+                )
             case ["duration"]:
                 return duration(value)
             case ["clock"]:

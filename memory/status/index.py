@@ -194,6 +194,7 @@ def build_progress(generations: Generations, *, documents: int, rate: float) -> 
         chunks=counts.chunks,
         vectors_ready=counts.vectors_ready,
         vectors_pending=counts.vectors_pending,
+        vectors_held=counts.vectors_held,
         begun_at=began_at,
         last_change_at=counts.last_commit_at or began_at,
         eta_seconds=seconds_left(counts, began_at=began_at, documents=documents, rate=rate),

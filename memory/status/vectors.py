@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from pathlib import Path
 
 from memory.embedding.breaker import Breaker, waste_path
+from memory.embedding.consent import HeldTexts
 from memory.embedding.prices import price_of
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderUnavailable
 from memory.embedding.providers.remote import RemoteProvider
+from memory.index.generations import Generations
 from memory.status.condition_texts import counted
 from schemas.conditions import Condition, ConditionCode, Param
+from schemas.errors import RecalldError
 from schemas.ports import VectorProgress
 from schemas.settings import AgentSettings, MemorySettings
 from schemas.status import IndexCounts, IndexState, VectorState
@@ -91,6 +95,28 @@ def no_vectors(agent: str, lacking: ProviderUnavailable | None, index: IndexCoun
         documents = counted(index.vectors_pending, "chunk") if index.vectors_pending else "new documents"
     params = {"documents": documents, "reason": lacking.reason, "remedy": lacking.remedy}
     return Condition(ConditionCode.VECTORS_UNAVAILABLE, agent, params=params)
+
+
+def held_texts(generations: Generations) -> HeldTexts | None:
+    """Return the texts that wait for a consent in the generation that workers write; None without any."""
+    with suppress(RecalldError):  # status says so elsewhere
+        name = generations.next() or generations.current()
+        reader = generations.open_named(name) if name is not None else None
+        if reader is not None:
+            with closing(reader):
+                return HeldTexts.of(reader)
+    return None
+
+
+def held_vectors(agent: AgentSettings, provider: EmbeddingProvider | None, look: HeldTexts | None) -> Condition | None:
+    """Return the texts that wait for a consent, with their cost; None without any. It is no trouble."""
+    if look is None or provider is None:
+        return None
+    params: dict[str, Param] = {"texts": look.texts, "tokens": look.tokens, "cost": "at a price that is not known"}
+    if (price := price_of(agent, provider.name, provider.model)) is not None:
+        dollars = price * look.tokens / 1e6
+        params |= {"dollars": round(dollars, 6), "cost": f"${max(0.01, dollars):,.2f}"}
+    return Condition(ConditionCode.VECTORS_HELD, agent.id, params=params)
 
 
 def unread_scripts(agent: str, index: IndexState) -> Condition | None:

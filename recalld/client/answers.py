@@ -149,6 +149,7 @@ class BuildState(TypedDict):
     chunks: int
     vectorsReady: int
     vectorsPending: int
+    vectorsHeld: int
     begunAt: NotRequired[float]
     lastChangeAt: NotRequired[float]
     etaSeconds: NotRequired[float]

@@ -9,7 +9,15 @@ from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, examples, json_option, pass_invocation, remote_option, workspace_option
+from recalld.invocation import (
+    AnyFunction,
+    Invocation,
+    examples,
+    json_option,
+    pass_invocation,
+    remote_option,
+    workspace_option,
+)
 from schemas.errors import UserError
 
 _FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copilot", "cursor", "plain")
@@ -19,39 +27,49 @@ _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
 
 
+def _allowance(command: AnyFunction) -> AnyFunction:
+    """Give a command the options that consent to a part of its cost; `Invocation.yes` consents to all of it."""
+    about = "Pay without asking up to so many"
+    dollars = click.option("--max-dollars", type=click.FloatRange(min=0), metavar="X", help=f"{about} US dollars.")
+    tokens = click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help=f"{about} tokens.")
+    return tokens(dollars(command))
+
+
 @click.command("index", epilog=examples("recalld index --workspace ~/notes", "recalld index --dry-run"))
 @workspace_option
 @click.option("--force", is_flag=True, help="Build a new index beside the present one, from the files and the cache.")
 @click.option("--forget-missing", is_flag=True, help="Forget now the notes of folders that are gone or were emptied.")
+@_allowance
 @_dry_run
 @json_option
 @pass_invocation
-def index(invocation: Invocation, *, force: bool, forget_missing: bool, dry_run: bool, as_json: bool) -> int:
+def index(invocation: Invocation, *, force: bool, forget_missing: bool, **options: Any) -> int:
     """Compare files and index, index the differences, and wait until it is done.
 
     Uses the running daemon's workers. Without a daemon a few documents are indexed at once, and more of them by
     workers that run as long as the command. With --dry-run nothing is written and nothing is paid.
     """
-    return _run(invocation, fresh=force, dry_run=dry_run, as_json=as_json, forget_missing=forget_missing)
+    return _run(invocation, fresh=force, forget_missing=forget_missing, **options)
 
 
 @click.command("rebuild", epilog=examples("recalld rebuild --dry-run", "recalld rebuild --agent main"))
 @workspace_option
 @click.option("--force", is_flag=True, help="Begin anew, also if a build is under way or space seems to be short.")
+@_allowance
 @_dry_run
 @json_option
 @pass_invocation
-def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
+def rebuild(invocation: Invocation, **options: Any) -> int:
     """Build the index anew from the files and the cache.
 
     The present one answers until the new one holds everything; then readers change over. Embeddings
     that were paid for are taken from the cache and from the present index. A build that was interrupted goes on,
     unless --force begins it anew. With --dry-run nothing is written and nothing is paid.
     """
-    return _run(invocation, fresh=True, dry_run=dry_run, as_json=as_json, force=force)
+    return _run(invocation, fresh=True, **options)
 
 
-def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, **options: bool) -> int:
+def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, **options: Any) -> int:
     if dry_run:
         from recalld.runs.estimate import run_estimate
 
@@ -75,6 +93,7 @@ def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, *
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would index, embed and cost.")
 @remote_option
+@_allowance
 @click.option("--batch-api", is_flag=True, help="Embed through the provider's Batch API: cheaper, within hours.")
 @json_option
 @pass_invocation
@@ -95,6 +114,8 @@ def backfill(
         is_remote = invocation.settings.fleet.url is not None
     if is_remote:
         from recalld.runs.remote import send_backfill
+
+        del options["max_tokens"], options["max_dollars"]  # a tenant's budget is its consent
 
         return send_backfill(invocation, paths, since=first, until=last, **options)
     from recalld.runs.backfill import run_backfill

@@ -22,6 +22,7 @@ from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted, text_of
 from producers.reconciler import AgentComparison
 from recalld.invocation import Invocation
+from recalld.runs.consent import Allowance, consents
 from recalld.runs.estimate import confirm_workspace, cost_body, cost_sentence, estimates
 from recalld.runs.outcome import OF_EMPTY_AGENTS, Report
 from recalld.runs.run import Run
@@ -36,7 +37,15 @@ from schemas.settings import AgentSettings, Settings
 
 
 def run_backfill(
-    invocation: Invocation, paths: Sequence[Path], *, as_json: bool, dry_run: bool, batch_api: bool, **chosen: Any
+    invocation: Invocation,
+    paths: Sequence[Path],
+    *,
+    as_json: bool,
+    dry_run: bool,
+    batch_api: bool,
+    max_tokens: int | None,
+    max_dollars: float | None,
+    **chosen: Any,
 ) -> int:
     """Index the transcripts below some paths, `chosen` as by `find_transcripts`. Return the exit code.
 
@@ -53,6 +62,8 @@ def run_backfill(
             invocation.remember()
             for folder in plan.selection.folders:
                 remember_import(imports_path(settings.home, plan.agent.id), folder)
+            allowance = Allowance(invocation.yes, max_tokens, max_dollars)
+            consents(settings, plan.agent, plan.estimate, allowance=allowance)
             report, result = _run(settings, plan)
             report.print_lines(failures_only=as_json)
             code, outcome["interrupted"] = report.exit_code or code, report.interrupted

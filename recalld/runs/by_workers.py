@@ -17,7 +17,9 @@ from functools import partial
 import click
 
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage, batch_jobs_of
+from memory.embedding.consent import Consents, HeldTexts
 from memory.status.condition_texts import counted, part_of, text_of, what_happened
+from memory.status.vectors import held_vectors
 from producers.reconciler import AgentComparison
 from recalld.invocation import to_type
 from recalld.runs.estimate import Spending
@@ -67,8 +69,8 @@ def progress_text(
     `counts` of the indexes are those of now and at the `start`. `expected` chunks are estimated to come, or wait for a
     vector.
     """
-    chunks = max(0, counts.chunks - start.chunks + start.vectors_pending)
-    expected, finished = max(expected, chunks), max(0, chunks - counts.vectors_pending)
+    chunks = max(0, counts.chunks - start.chunks + start.vectors_pending + start.vectors_held)
+    expected, finished = max(expected, chunks), max(0, chunks - counts.vectors_pending - counts.vectors_held)
     parts = [
         f"documents {documents:,}/{of_documents:,}",
         f"chunks {chunks:,}/{expected:,}",
@@ -207,7 +209,10 @@ class Wait:
 
         A batch job may take a day.
         """
-        state = [(agent.documents, agent.oldest_chunk, agent.building, agent.sentences) for agent in self._agents]
+        state = [
+            (agent.documents, agent.oldest_chunk, agent.building, agent.sentences, agent.counts.vectors_held)
+            for agent in self._agents
+        ]
         if any(agent.jobs for agent in self._agents) or state != self._state:
             self._state, self._moved_at = state, time.monotonic()
         limit = self._run.settings.workers.stalled_after_seconds
@@ -224,7 +229,7 @@ class _AgentWait:
     `documents` of the command are not indexed yet, and `oldest_chunk` is the first of its chunks without a vector.
     `building` names the generation under construction. `unable` is the reason why workers index nothing, `stopped`
     the reason why the provider gives no vectors soon. `jobs` are open batch jobs; `in_jobs`: the command leaves all
-    missing vectors to them.
+    missing vectors to them. `held` texts wait for a consent.
     """
 
     def __init__(self, index: RunIndex, broker: BrokerSide) -> None:
@@ -251,6 +256,7 @@ class _AgentWait:
         jobs = batch_jobs_of(self._index.settings, self._agent.id) if self._agent.remote.batch.enabled else []
         self.jobs = [job for job in jobs if job.open and job.agent == self._agent.id]
         self.in_jobs = self._is_left_to_jobs()
+        self.held = self._held_texts() if self.counts.vectors_held else None
         # A daemon goes on with them.
         waits = self.documents or self.oldest_chunk or self.building or daemon_pid(self._index.settings.home)
         self.sentences = 0 if waits else self._index.lacking_sentences()
@@ -258,7 +264,8 @@ class _AgentWait:
     @property
     def is_done(self) -> bool:
         """Return True if no documents, and neither vectors, sentences nor a generation are to come."""
-        is_whole = self.building is None and self.oldest_chunk is None and not self.sentences
+        is_built = self.building is None and not self.counts.vectors_held
+        is_whole = (is_built or self.held is not None) and self.oldest_chunk is None and not self.sentences
         return not self.documents and (is_whole or self.stopped is not None or self.in_jobs)
 
     @property
@@ -270,6 +277,8 @@ class _AgentWait:
             return f"{counted(self.counts.vectors_pending, 'vector')} of {self._index.choice.name}"
         if self.sentences:
             return f"the sentences of {counted(self.sentences, 'chunk')}"
+        if self.counts.vectors_held:
+            return f"the release of {counted(self.counts.vectors_held, 'vector')}"
         return "the new index to be whole" if self.building is not None else ""
 
     def ask_again(self) -> None:
@@ -277,13 +286,15 @@ class _AgentWait:
         provider = self._index.choice.provider
         if provider is not None and provider.account:
             self._broker.health.take_step(provider.account, provider.model, "forget")
-        if self._index.counts().vectors_pending or self._index.lacking_sentences():
+        counts = self._index.counts()
+        if counts.vectors_pending or counts.vectors_held or self._index.lacking_sentences():
             self._broker.queue.request_vectors_now(self._agent.id)
 
     def final_outcome(self, still_since: float | None) -> Outcome:
         """Return the present state. Nothing got on since the Unix time `still_since`; None if the wait is over."""
         self.look()
         lack = self.unable or self._index.lack(self.counts)
+        lack = lack or held_vectors(self._agent, self._index.choice.provider, self.held)
         reason = what_happened(self.stopped) if self.stopped is not None else self._index.choice.error
         params: dict[str, Param]
         if lack is None and self.counts.vectors_pending and reason is not None:
@@ -313,11 +324,19 @@ class _AgentWait:
         """Return the first chunk without a vector, of those that the command waits for; None without any."""
         reader = self._index.reader()
         oldest = next(iter(reader.pending_hashes(1)), None) if reader is not None else None
-        if oldest is None or self.documents or reader is None:
-            return oldest  # the command's last chunk is known when its documents are indexed
+        if oldest is None or self.documents or self.counts.vectors_held or reader is None:
+            return (
+                oldest  # the command's last chunk is known when its documents are indexed, and none is to be released
+            )
         if self._last_chunk[0] != self._index.name:
             self._last_chunk = (self._index.name, max(reader.pending_hashes(), default=0))
         return oldest if oldest <= self._last_chunk[1] else None
+
+    def _held_texts(self) -> HeldTexts | None:
+        """Return the texts that workers hold for want of a consent; None while they may release them."""
+        reader, consents = self._index.reader(), Consents.of(self._index.settings, self._agent.id)
+        look = HeldTexts.of(reader) if reader is not None else None
+        return look if look is not None and look.consents == consents.version else None
 
     def _is_left_to_jobs(self) -> bool:
         """Return True if every chunk without a vector is in a job that was polled since the command began.
@@ -358,6 +377,7 @@ def _sum(indexes: Sequence[IndexCounts]) -> IndexCounts:
         chunks=sum(counts.chunks for counts in indexes),
         vectors_ready=sum(counts.vectors_ready for counts in indexes),
         vectors_pending=sum(counts.vectors_pending for counts in indexes),
+        vectors_held=sum(counts.vectors_held for counts in indexes),
     )
 
 

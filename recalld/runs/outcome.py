@@ -29,7 +29,7 @@ from schemas.status import IndexCounts
 
 #: Conditions of an agent without a document, and of every run that did all it could.
 OF_EMPTY_AGENTS = frozenset({ConditionCode.NO_DOCUMENTS, ConditionCode.NOTES_NOT_TAKEN})
-_NOT_OK = frozenset({ConditionCode.VECTORS_UNAVAILABLE, *OF_EMPTY_AGENTS})
+_NOT_OK = frozenset({ConditionCode.VECTORS_UNAVAILABLE, ConditionCode.VECTORS_HELD, *OF_EMPTY_AGENTS})
 
 #: Documents that are not indexed and listed; the others are counted.
 _LISTED = 20
@@ -64,8 +64,16 @@ class Outcome:
             "stopped": stopped,
             "code": condition.code if condition is not None else None,
             "inBatchJobs": self.in_jobs,
+            "consent": self._consent(),
             "spent": [asdict(usage) for usage, _ in self.spent],
         }
+
+    def _consent(self) -> dict[str, Any] | None:
+        """Return the cost of the texts that wait for a consent, and the command that gives it; None without any."""
+        if self.condition is None or self.condition.code is not ConditionCode.VECTORS_HELD:
+            return None
+        figures = {name: self.condition.params.get(name) for name in ("texts", "tokens", "dollars")}
+        return {**figures, "command": f"recalld index --agent {self.agent} --yes"}
 
     def lines(self, *, seconds: float, all_left: bool) -> Iterator[tuple[str, bool]]:
         """Yield lines for people, each with True for a result, False for a failure."""

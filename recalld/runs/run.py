@@ -55,16 +55,24 @@ OWNER_SECONDS = 10.0
 
 
 def run_index(
-    invocation: Invocation, *, fresh: bool, as_json: bool, force: bool = False, forget_missing: bool = False
+    invocation: Invocation,
+    *,
+    fresh: bool,
+    as_json: bool,
+    max_tokens: int | None = None,
+    max_dollars: float | None = None,
+    force: bool = False,
+    forget_missing: bool = False,
 ) -> int:
     """Bring the agents' indexes up to date and wait; with `fresh`, build new generations. Return the exit code.
 
     An unfinished build for the same settings goes on, unless `force` begins it anew. `forget_missing`: the notes of
-    missing folders do not stay for their day.
+    missing folders do not stay for their day. The user consents to `max_tokens` and `max_dollars` at most.
     """
     from memory.documents.agent_files import AgentFiles
     from producers.reconciler import forget_missing_folders
     from recalld.logs import configure_logs
+    from recalld.runs.consent import Allowance, with_consent
     from recalld.runs.estimate import confirm_workspace
 
     settings, agents = invocation.settings, invocation.agents()
@@ -79,7 +87,8 @@ def run_index(
     for agent in agents if forget_missing else ():
         forget_missing_folders(AgentFiles.of(settings, agent))
     with Run(settings, agents) as run:
-        report = run.rebuild(force=force) if fresh else run.index()
+        allowance = Allowance(invocation.yes, max_tokens, max_dollars)
+        report = with_consent(run, partial(run.rebuild, force=force) if fresh else run.index, allowance=allowance)
     if as_json:
         click.echo(printable_json(report.body()))
     else:

@@ -13,10 +13,12 @@ import structlog
 
 from memory.status.agent import no_documents
 from memory.status.condition_texts import counted, text_of, what_happened
+from memory.status.vectors import held_texts, held_vectors
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
 from recalld.terminal_text import ProgressLine, printable_name
 from recalld.wiring import AgentIndex
+from schemas.conditions import Condition
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexCounts
@@ -63,6 +65,7 @@ class _Index(AgentIndex):
         super().__init__(settings, agent)
         self.counts = IndexCounts()
         self.failed = self.lacking = 0
+        self.held: Condition | None = None
         self.moves = True
         self._embeds = self.choice.provider is not None
 
@@ -76,7 +79,9 @@ class _Index(AgentIndex):
                 with closing(reader):
                     self.counts, self.failed = reader.counts(), len(reader.dead_letters())
             self.lacking = self.counts.vectors_pending if self._embeds else 0
-            self.moves = self.lacking > 0 or not is_built
+            look = held_texts(self.generations) if self.counts.vectors_held or not is_built else None
+            self.held = held_vectors(self.agent, self.choice.provider, look)
+            self.moves = self.lacking > 0 or (not is_built and self.held is None)
 
 
 class Progress:
@@ -108,6 +113,9 @@ class Progress:
             reason = printable_name(without_foreign_words(what_happened(condition)))
             self._line.once(to_type(f"{agent}: {reason}", agent=agent), key=reason)
         for index in self._indexes if not behind else ():
+            if index.held is not None:
+                line = to_type(f"{index.agent.id}: {text_of(index.held)}", agent=index.agent.id)
+                self._line.once(line, key=index.held.code)
             if not (index.counts.files or index.moves):
                 empty = no_documents(index.agent)
                 self._line.once(to_type(f"{index.agent.id}: {printable_name(text_of(empty))}"), key=index.agent.id)

@@ -69,6 +69,23 @@ class Local(Section):
     )
 
 
+class Cost(Section):
+    """Consent to the cost of embedding texts that are not written just now, and a budget. Free providers need none."""
+
+    ask_above: float = Field(
+        0.5,
+        ge=0,
+        description="US dollars a day above which old texts of an agent wait for a consent; 0 asks for every cent. "
+        "Without a known price, five million tokens are half a dollar.",
+    )
+    tokens_per_day: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens that all agents together may embed a day (UTC), new notes included; set, it is the consent "
+        "for old texts.",
+    )
+
+
 class Cache(Section):
     """The embedding cache, of all agents of a host, or of a tenant of a fleet."""
 

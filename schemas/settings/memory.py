@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.agents import Share
 from schemas.settings.context import Context
-from schemas.settings.embedding import Cache, Credentials, FallbackName, Local, ProviderName, Remote
+from schemas.settings.embedding import Cache, Cost, Credentials, FallbackName, Local, ProviderName, Remote
 from schemas.settings.search import Limits, Qmd, Query, Scope
 from schemas.settings.section import FLEET_AGENT_ID_PATTERN, AnyExtraPath, Globs, Section
 from schemas.settings.service import Auth, Broker, Fleet, Hooks, Ingest, Service, StoreSettings, Tracing, Up, Workers
@@ -122,6 +122,7 @@ class Settings(MemorySettings):
     home: Path = Field(description="Folder that holds everything recalld writes.")
     store: StoreSettings = StoreSettings()
     cache: Cache = Cache()
+    cost: Cost = Cost()
     auth: Auth = Auth()
     broker: Broker = Broker()
     service: Service = Service()
@@ -171,8 +172,8 @@ class Settings(MemorySettings):
         yield from (agent.id for agent in self.agents)
 
     def share(self, agent_id: str) -> Share:  # noqa: ARG002 - of a fleet
-        """Return the share of an agent: all agents of one machine have the same."""
-        return Share()
+        """Return the share of an agent: all agents of one machine have the same weight, and one budget."""
+        return Share(tokens_a_day=self.cost.tokens_per_day)
 
     def agent(self, agent_id: str) -> AgentSettings:
         """Return the effective settings of one agent.

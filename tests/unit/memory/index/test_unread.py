@@ -69,7 +69,9 @@ def test_an_older_index_takes_unread_chunks_while_others_have_it_open(world: Wor
     old = apsw.Connection(str(indexer.generations.folder / indexer.target().name))
     indexer.close()
     old.execute("DROP INDEX chunks_unread; PRAGMA user_version = 5; PRAGMA writable_schema = ON")
-    old.execute("UPDATE sqlite_schema SET sql = replace(sql, ', ''unread''', ''); PRAGMA writable_schema = RESET")
+    old.execute(
+        "UPDATE sqlite_schema SET sql = replace(sql, ', ''unread'', ''held''', ''); PRAGMA writable_schema = RESET"
+    )
     with pytest.raises(apsw.ConstraintError):
         old.execute(UNREAD_CHUNK)
     upgraded = world.indexer(latin)

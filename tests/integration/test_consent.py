@@ -1,0 +1,186 @@
+"""No money without a yes: a server that counts, on this machine, with a price in the settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commanding import CommandLine
+from tests.daemon import Daemon
+from tests.embedding_server import EmbeddingServer
+from tests.waiting import wait_until
+
+#: US dollars for a million tokens.
+PRICE = 100
+
+
+@pytest.fixture
+def paid(commands: CommandLine) -> CommandLine:
+    """A command line whose provider costs money, and asks for every cent."""
+    above_agent(commands, f"remote.price_per_million_tokens = {PRICE}\ncost.ask_above = 0")
+    return commands
+
+
+def above_agent(commands: CommandLine, lines: str) -> None:
+    """Add settings of all agents."""
+    config = commands.home.parent / "recalld.toml"
+    config.write_text(f"{lines}\n{config.read_text()}")
+
+
+def write_transcripts(folder: Path, texts: int) -> Path:
+    """Transcripts whose every message is a chunk of its own."""
+    folder.mkdir(exist_ok=True)
+    for number in range(texts // 100):
+        lines = (
+            {"role": role, "content": f"{role} {number}x{turn} says heron " + f"word{number}y{turn} " * 150}
+            for turn in range(50)
+            for role in ("user", "assistant")
+        )
+        (folder / f"{number:03}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def write_notes(workspace: Path, count: int = 3) -> None:
+    for number in range(count):
+        (workspace / "memory" / f"{number}.md").write_text(f"# Note {number}\n\nThe heron number {number}.\n")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The other side of a terminal."""
+    side, commands_side = pty.openpty()
+    with os.fdopen(commands_side, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield side
+    os.close(side)
+
+
+def held(commands: CommandLine) -> int:
+    _, out, _ = commands.run("status", "--json")
+    [agent] = json.loads(out)["agents"]
+    assert "vectors_held" not in [trouble["code"] for trouble in agent["troubles"]]
+    return int(agent["index"]["vectorsHeld"])
+
+
+def test_4000_old_texts_wait_for_a_yes_and_are_paid_exactly_once(commands: CommandLine, tmp_path: Path) -> None:
+    above_agent(commands, f"remote.price_per_million_tokens = {PRICE}")
+    old = write_transcripts(tmp_path / "old", 4000)
+    code, out, _ = commands.run("backfill", str(old), "--json")
+    body = json.loads(out)
+    consent = body["result"]["consent"]
+    assert (code, commands.server.requests, body["result"]["code"]) == (4, 0, "vectors_held")
+    assert consent["texts"] == body["estimate"]["toEmbed"]
+    assert consent["tokens"] == body["estimate"]["tokens"]
+    assert consent["command"] == "recalld index --agent main --yes"
+    assert commands.json("search", "heron")["mode"] == "keyword"
+    assert held(commands) == 4000
+    queries = commands.server.inputs
+    done = commands.agent("index", "--yes")
+    assert (done["vectorsReady"], done["consent"]) == (4000, None)
+    assert commands.server.inputs - queries == commands.server.distinct - queries == consent["texts"] == 4000
+    assert done["spent"][0]["tokens"] == pytest.approx(consent["tokens"], abs=1)
+
+
+@pytest.mark.parametrize(("answer", "code", "is_sent"), [("y\n", 0, True), ("\n", 4, False), ("", 4, False)])
+@pytest.mark.parametrize("command", ["index", "rebuild", "backfill"])
+def test_a_terminal_asks_and_anything_but_yes_sends_nothing(
+    paid: CommandLine,
+    terminal: int,
+    tmp_path: Path,
+    command: str,
+    answer: str,
+    code: int,
+    is_sent: bool,
+) -> None:
+    os.write(terminal, answer.encode() or b"\x04")  # Ctrl-D
+    write_notes(paid.workspace)
+    arguments = [str(write_transcripts(tmp_path / "old", 100))] if command == "backfill" else []
+    ended, _, err = paid.run(command, *arguments)
+    assert (ended, paid.server.requests > 0) == (code, is_sent), err
+    assert "Embed them now?" in err
+    assert "M tokens" in err or " tokens, about 1 request" in err
+    assert len(paid.json("search", "heron")["results"]) > 2
+
+
+def test_an_allowance_of_tokens_releases_so_many_and_no_more(paid: CommandLine, tmp_path: Path) -> None:
+    old = write_transcripts(tmp_path / "old", 300)
+    code, out, _ = paid.run("backfill", str(old), "--max-tokens", "10000", "--json")
+    result = json.loads(out)["result"]
+    assert (code, result["code"]) == (4, "vectors_held")
+    assert 9_000 < result["spent"][0]["tokens"] <= 10_001
+    assert held(paid) == 300 - paid.server.inputs > 0
+    code, out, _ = paid.run("index", "--max-dollars", "1", "--json")
+    assert code == 4
+    assert 9_000 < json.loads(out)["agents"][0]["spent"][0]["tokens"] <= 1e6 / PRICE + 1
+    assert paid.agent("index", "--yes")["vectorsPending"] == held(paid) == 0
+    assert paid.server.paid_twice == set()
+
+
+def test_little_work_and_documents_of_a_free_provider_are_never_asked_about(commands: CommandLine) -> None:
+    write_notes(commands.workspace, 30)
+    commands.say("index")
+    above_agent(commands, 'model = "another-model"\nremote.price_per_million_tokens = 1')
+    assert commands.agent("rebuild")["vectorsReady"] == 30
+    assert commands.server.inputs == 60
+
+
+def test_a_budget_a_day_is_a_consent_and_ends_the_run_when_it_is_used_up(paid: CommandLine, tmp_path: Path) -> None:
+    config = paid.home.parent / "recalld.toml"
+    config.write_text(config.read_text().replace("cost.ask_above = 0", "cost = {ask_above = 0, tokens_per_day = 5000}"))
+    first = paid.json("backfill", str(write_transcripts(tmp_path / "old", 100)))
+    assert first["result"]["vectorsReady"] == paid.server.inputs == 100
+    code, out, err = paid.run("backfill", str(write_transcripts(tmp_path / "more", 200)), "--json")
+    result = json.loads(out)["result"]
+    assert (code, result["vectorsPending"], paid.server.inputs, held(paid)) == (1, 100, 100, 0)
+    assert "cost.tokens_per_day" in err
+
+
+def test_another_model_waits_for_a_yes_while_the_old_index_answers(paid: CommandLine) -> None:
+    write_notes(paid.workspace, 30)
+    paid.say("index", "--yes")
+    above_agent(paid, 'model = "another-model"')
+    code, out, _ = paid.run("index", "--json")
+    assert (code, json.loads(out)["agents"][0]["consent"]["texts"], paid.server.inputs) == (4, 30, 30)
+    assert paid.json("search", "heron")["mode"] == "hybrid"
+    paid.say("index", "--yes")
+    assert paid.server.inputs == 31 + 30
+    assert paid.json("search", "heron")["mode"] == "hybrid"
+
+
+def first_notes(daemon: Daemon) -> int:
+    write_notes(daemon.workspace, 5)
+    return 5
+
+
+def first_vault(daemon: Daemon) -> int:
+    write_notes(daemon.workspace, 60)
+    return 60
+
+
+@pytest.mark.parametrize("write", [first_notes, first_vault])
+def test_a_daemon_holds_old_texts_and_embeds_saved_ones_at_once(
+    home: Path, workspace: Path, server: EmbeddingServer, write: Callable[[Daemon], int]
+) -> None:
+    price = f'remote = {{base_url = "{server.url}", api_key = "k", price_per_million_tokens = {PRICE}}}'
+    daemon = Daemon(home, workspace, provider="openai", config=f"{price}\ncost.ask_above = 0")
+    (workspace / "memory").mkdir(parents=True, exist_ok=True)
+    count = write(daemon)
+    with daemon:
+        wait_until(lambda: "wait for your consent" in daemon.said())
+        assert server.requests == 0
+        status = daemon.status()
+        assert (status["ok"], status["index"]["vectorsHeld"]) == (True, count)
+        assert [advice["code"] for advice in status["advice"]] == ["vectors_held"]
+        daemon.write("memory/new.md", "# New\n\nThe egret is new.\n")
+        wait_until(lambda: server.inputs == 1)
+        wait_until(lambda: daemon.status()["index"]["vectorsReady"] == 1)
+        assert daemon.status()["index"]["vectorsHeld"] == count
+        assert daemon.run("index", "--yes", "--json").returncode == 0
+        assert server.inputs == server.distinct == 1 + count
+    assert daemon.said().count("wait for your consent") == 1
