@@ -278,11 +278,7 @@ def workspace_option(command: AnyFunction) -> AnyFunction:
     about = "Folder of Markdown notes, with MEMORY.md and memory/ or without; remembered for later commands."
     option = click.option("--workspace", metavar="DIR", help=about, expose_value=False, callback=_remember_option)
     yes = click.option(
-        "--yes",
-        is_flag=True,
-        help="Pay without asking; take a large folder, or your home.",
-        expose_value=False,
-        callback=keep_yes,
+        "--yes", is_flag=True, help="Take a large folder, or your home.", expose_value=False, callback=keep_yes
     )
     return option(yes(command))
 

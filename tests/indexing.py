@@ -49,6 +49,7 @@ class World:
         name: str = "main",
         lacking: str | None = None,
         owner: IndexOwner | None = None,
+        holds: bool = False,
         **settings: Any,
     ) -> Indexer:
         """Return an indexer with this provider, or one with these limits; none while a key is `lacking`."""
@@ -62,6 +63,7 @@ class World:
             supply=EmbeddingSupply(
                 provider if lacking is None else None, self.cache, identity=provider.identity, error=lacking
             ),
+            holds=holds,
         )
         self._open.append(made)
         return made

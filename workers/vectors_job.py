@@ -56,7 +56,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         _release_held(runtime, indexer)
         budget = runtime.spent_budget(agent)
         if budget is not None and target.pending_hashes(1):
-            tenant = Scope.of(agent).tenant if runtime.settings.store.url is not None else ""
+            tenant = Scope.of(agent).tenant
             runtime.health.report(ConditionCode.BUDGET_SPENT, agent=agent, tenant=tenant, tokens=budget)
             raise Postponed("the tokens of today are used up", retry_in=UNABLE_PAUSE_SECONDS)
         runtime.health.resolve(*_OF_AGENT, agent=agent)

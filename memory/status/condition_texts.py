@@ -59,8 +59,9 @@ TEXTS: Mapping[ConditionCode, Text] = {
     ),
     _CODE.VECTORS_UNWRITABLE: Text("{reason}: new chunks wait for their vectors", "", "vectors"),
     _CODE.BUDGET_SPENT: Text(
-        "{tenant:budget} has used its {tokens:,} tokens of today (UTC)",
-        "vectors follow tomorrow, or once {tenant:raised}; keywords work meanwhile",
+        "the {tokens:,} tokens of today (UTC) are used up",
+        "vectors follow tomorrow, or once `cost.tokens_per_day` is raised (in a fleet, by `recalld tenant set {tenant} "
+        "--tokens-a-day`); keywords work meanwhile",
         "vectors",
     ),
     _CODE.PROVIDER_MISSING: Text("{reason}", "correct `provider` in the settings; keywords work meanwhile", "vectors"),
@@ -419,14 +420,6 @@ class _Words(string.Formatter):
                 return waiting_chunks(value)
             case ["count", noun]:
                 return counted(value, noun)
-            case ["budget"]:
-                return f"the tenant {value}" if value else "this home"
-            case ["raised"]:
-                return (
-                    f"`recalld tenant set {value} --tokens-a-day` raises the budget"
-                    if value
-                    else ("`cost.tokens_per_day` is raised and `recalld up` started again")
-                )
             case ["duration"]:
                 return duration(value)
             case ["clock"]:

@@ -31,7 +31,8 @@ def _allowance(command: AnyFunction) -> AnyFunction:
     """Give a command the options that consent to a part of its cost; `Invocation.yes` consents to all of it."""
     about = "Pay without asking up to so many"
     dollars = click.option("--max-dollars", type=click.FloatRange(min=0), metavar="X", help=f"{about} US dollars.")
-    tokens = click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help=f"{about} tokens.")
+    help_text = f"{about} tokens. (--yes: all.)"
+    tokens = click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help=help_text)
     return tokens(dollars(command))
 
 

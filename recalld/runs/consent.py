@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import click
 
@@ -25,30 +27,21 @@ from schemas.settings import AgentSettings, Settings
 _CHUNK_BYTES, _DIMENSION_BYTES, _DIMENSIONS = 2_600, 6, 1_536
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
+class Allowance(NamedTuple):
     """Consent by options: to all that a command asks for (`yes`), or to a part of it."""
 
-    yes: bool = False
-    max_tokens: int | None = None
-    max_dollars: float | None = None
+    yes: bool
+    max_tokens: int | None
+    max_dollars: float | None
 
     def tokens(self, cost: Estimate) -> int | None:
-        """Return the tokens of this work that the options allow, None without an option.
-
-        Raises:
-            UserError: the price is not known.
-        """
-        bounds = [self.max_tokens] if self.max_tokens is not None else []
-        if self.max_dollars is not None:
-            if not cost.price:
-                raise UserError(
-                    f"the price of {cost.model} is not known, which --max-dollars needs: set "
-                    "remote.price_per_million_tokens, or use --max-tokens",
-                    exit_code=2,
-                )
-            bounds.append(int(self.max_dollars / cost.price * 1e6))
-        return min([*bounds, cost.tokens]) if bounds or self.yes else None
+        """Return the tokens of this work that the options allow, None without an option."""
+        if self.max_dollars is not None and not cost.price:
+            problem = f"--max-dollars needs the price of {cost.model}, which is not known"
+            raise UserError(f"{problem}: set remote.price_per_million_tokens, or use --max-tokens", exit_code=2)
+        dollars = math.inf if self.max_dollars is None or not cost.price else self.max_dollars / cost.price * 1e6
+        tokens = min(cost.tokens, dollars, math.inf if self.max_tokens is None else self.max_tokens)
+        return int(tokens) if self.yes or (self.max_tokens, self.max_dollars) != (None, None) else None
 
 
 def consents(

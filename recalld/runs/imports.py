@@ -184,7 +184,7 @@ def _copied(source: StoreReader, target: Store, file: IndexedFile, redact: Calla
         added.append(Chunk(row.ordinal, row.start_line, row.end_line, text, text_hash(text), times.get(chunk_id)))
         if chunk_id in vectors:
             outcomes[chunk.text_hash] = vectors[chunk_id]
-        elif chunk.vector_state is VectorState.HELD:
+        elif chunk.vector_state is VectorState.HELD and isinstance(target, SqliteStore):  # a fleet holds nothing
             outcomes[chunk.text_hash] = Held()
         elif chunk.refusal is not None:
             is_unread = chunk.vector_state is VectorState.UNREAD

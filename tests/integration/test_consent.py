@@ -7,14 +7,19 @@ import os
 import pty
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 
+from memory.index.generations import Generations
+from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.daemon import Daemon
-from tests.embedding_server import EmbeddingServer
+from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
+from tests.working import Workers
+from workers.queue.private_server import BrokerServer
 
 #: US dollars for a million tokens.
 PRICE = 100
@@ -184,3 +189,29 @@ def test_a_daemon_holds_old_texts_and_embeds_saved_ones_at_once(
         assert daemon.run("index", "--yes", "--json").returncode == 0
         assert server.inputs == server.distinct == 1 + count
     assert daemon.said().count("wait for your consent") == 1
+
+
+def test_a_takeover_by_a_paid_fallback_sends_nothing_before_a_yes(
+    settings: Settings, server: EmbeddingServer, broker_server: BrokerServer
+) -> None:
+    remote = {"base_url": server.url, "api_key": "k"}
+    provider = {"provider": "mistral", "fallback": "openai", "remote": remote}
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
+    more = {"cost": {"ask_above": 0}, "credentials": {"openai": "k"}}
+    ours = Settings.model_validate({"home": settings.home, "agents": [agent], **provider, **more})
+    generations = Generations.of(ours, "main")
+
+    def held_by_fallback() -> int:
+        name = generations.next()
+        reader = generations.open_named(name) if name is not None else None
+        with closing(reader) if reader is not None else nullcontext():
+            return reader.counts().vectors_held if reader is not None else 0
+
+    with Workers(ours) as workers:
+        workers.index("memory/a.md", "The heron stands in the reeds.")
+        server.fail_next(Failure(status=401, message="revoked"), times=10_000)
+        workers.note("memory/b.md", "The otter swims in the brook.")
+        wait_until(lambda: held_by_fallback() == 2)
+        wait_until(lambda: not workers.waiting().anything)
+        assert {usage.provider for usage in workers.health.usage("main")} == {"mistral"}
+        assert workers.counts().vectors_ready == 1, "the index of the lost provider answers"

@@ -345,7 +345,7 @@ def test_beyond_the_tokens_of_a_day_documents_wait_for_vectors(
         wait_until(lambda: ConditionCode.BUDGET_SPENT in workers.conditions(ANNA))
         assert (workers.counts(ANNA).vectors_pending, workers.finds("bittern")) == (1, True)
         sentence = text_of(workers.conditions(ANNA)[ConditionCode.BUDGET_SPENT])
-        assert sentence.startswith("the tenant acme has used its 10 tokens of today (UTC); vectors follow tomorrow")
+        assert sentence.startswith("the 10 tokens of today (UTC) are used up; vectors follow tomorrow")
         sent = server.requests
         index("small/one", "memory/c.md", "The egret wades.\n")
         wait_until(lambda: workers.counts("small/one").vectors_ready == 1)

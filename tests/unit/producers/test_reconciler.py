@@ -41,7 +41,7 @@ class Bench:
         self.queue = RecordingQueue()
         self.index: RememberedFiles | None = RememberedFiles({})
         self.answering: RememberedFiles | None = None
-        self.building = False
+        self.building = self.asks = False
         self.errors: dict[str, RecalldError | None] = {}
 
     def write(self, path: str, text: str = "text") -> None:
@@ -63,6 +63,7 @@ class Bench:
             indexed=lambda _: self.opened("indexed", self.index),
             answering=lambda _: self.opened("answering", self.answering),
             building=lambda _: self.building,
+            asks=lambda _: self.asks,
         )
 
     def reconcile(self) -> AgentComparison:
@@ -363,3 +364,17 @@ def test_a_failed_comparison_is_tried_again_later_each_time() -> None:
     assert pauses[0] == COMPARISON_RETRY_SECONDS[0]
     assert pauses == sorted(pauses)
     assert pauses[-1] == COMPARISON_RETRY_SECONDS[1]
+
+
+def test_a_first_index_and_large_new_documents_are_backfilled_where_they_cost_money(bench: Bench) -> None:
+    bench.asks = True
+    bench.write("memory/a.md")
+    bench.reconcile()
+    assert bench.lanes() == {"memory/a.md": Lane.BACKFILL}
+    bench.remember()
+    bench.write("memory/b.md")
+    bench.reconcile()
+    assert bench.lanes()["memory/b.md"] is Lane.LIVE
+    bench.write("memory/c.md", "words " * 900_000)
+    bench.reconcile()
+    assert bench.lanes()["memory/c.md"] is Lane.BACKFILL
