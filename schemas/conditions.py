@@ -142,6 +142,7 @@ HOLD_UP_VECTORS = frozenset(
         ConditionCode.PROVIDER_FAILS,
         ConditionCode.PROVIDER_USELESS,
         ConditionCode.DIMENSIONS_CHANGED,
+        ConditionCode.BATCH_SUSPENDED,
     }
 )
 
@@ -183,13 +184,14 @@ OF_FILES = (
 
 
 class StopReason(StrEnum):
-    """Reason for which a batch job was asked to stop, as its ledger keeps it."""
+    """Reason for which a batch job was asked to stop, as its ledger keeps it. `RESUMED`: its texts go on since then."""
 
     CANCELLED = "cancelled"
     OTHER_VECTORS = "other_vectors"
     SWITCHED_OFF = "switched_off"
     AGENT_GONE = "agent_gone"
     TOO_LONG = "too_long"
+    RESUMED = "resumed"
 
 
 @dataclass(frozen=True, slots=True)

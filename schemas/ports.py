@@ -50,7 +50,7 @@ class Usage:
     """Cost of embedding with one provider and model.
 
     `failed` of the `requests` brought no vectors. `inputs` texts and `tokens` (as the provider counts them, else
-    estimated) came back as vectors.
+    estimated) came back as vectors; `batched` of the tokens came through the Batch API.
     """
 
     provider: str
@@ -59,6 +59,7 @@ class Usage:
     failed: int = 0
     inputs: int = 0
     tokens: int = 0
+    batched: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,8 @@ def _entry(key: SettingKey, name: str) -> str:
 
 def _row(name: str, key: SettingKey, per_agent: str) -> str:
     default = "required" if key.required else "unset" if key.default is None else f"`{_toml(key.default)}`"
-    return f"| {name} | {default} | {key.allowed} | {_meaning(key)} | {per_agent} |".replace("|  |", "| |")
+    allowed = key.allowed.replace("|", "\\|")
+    return f"| {name} | {default} | {allowed} | {_meaning(key)} | {per_agent} |".replace("|  |", "| |")
 
 
 def _meaning(key: SettingKey) -> str:

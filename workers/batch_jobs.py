@@ -19,7 +19,7 @@ import structlog
 
 from memory.chunking.chunker import estimate_tokens
 from memory.embedding.batch_jobs.batch_api import BatchLine, batch_api_of
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
+from memory.embedding.batch_jobs.batch_ledger import FREEING, BatchJob, BatchLedger, Stage, choice_path
 from memory.embedding.batch_jobs.batch_step import JobRules, step
 from memory.embedding.batch_jobs.ledger_reader import has_ledger
 from memory.embedding.breaker import Permit
@@ -28,10 +28,10 @@ from memory.embedding.providers.endpoint import LONGEST_WAIT_SECONDS
 from memory.embedding.vectors import round_rows
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
-from memory.status.condition_texts import stop_text
+from memory.status.condition_texts import counted, stop_text
 from memory.store.reader import Vector
 from schemas.agents import Scope
-from schemas.conditions import Condition, ConditionCode, StopReason
+from schemas.conditions import Condition, ConditionCode, Param, StopReason
 from schemas.errors import Unusable
 from schemas.metrics import VECTORS
 from schemas.ports import Usage
@@ -48,9 +48,6 @@ log = structlog.get_logger(__name__)
 #: Fewer texts are embedded the normal way: a job may take hours.
 FEWEST_TEXTS = 200
 
-#: Seconds after a failed job for which texts are embedded the normal way.
-PAUSE_SECONDS = 3600.0
-
 #: Seconds from their beginning for which ended jobs are listed, and lost ones looked for.
 KEPT_SECONDS = 7 * 86_400.0
 
@@ -66,16 +63,13 @@ STORING_SECONDS = 240.0
 #: Unix time by a clock that is never set, at its zero.
 _STEADY_ZERO = time.time() - time.monotonic()
 
-#: Conditions under which texts are embedded the normal way although the settings ask for jobs.
+#: Conditions of batch jobs.
 _OF_JOBS = (
     ConditionCode.BATCH_API_MISSING,
     ConditionCode.BATCH_NEEDS_CACHE,
     ConditionCode.BATCH_SUSPENDED,
     ConditionCode.BATCH_JOB_UNREACHABLE,
 )
-
-#: Reasons to stop a job after which its texts may go into another one.
-_FREEING = (StopReason.OTHER_VECTORS, StopReason.SWITCHED_OFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +95,15 @@ def batch_jobs(runtime: Runtime, indexer: Indexer) -> Iterator[AgentJobs | None]
 
 
 def keep_batch_jobs(runtime: Runtime, indexer: Indexer) -> None:
-    """Remove old batch jobs, report conditions, and request a look at open jobs."""
+    """Remove old batch jobs, end the choice of a backlog that is done, report conditions, and look at open jobs."""
+    agent, choice = indexer.agent.id, choice_path(runtime.settings.home, indexer.agent.id)
+    backlog = runtime.queue.pending_set.pending(agent).documents or indexer.target().pending_hashes(1)
+    # The documents of a new choice are queued within seconds.
+    if not backlog and choice.exists() and time.time() - choice.stat().st_mtime > runtime.timing.batch.gathering:
+        choice.unlink(missing_ok=True)
     with batch_jobs(runtime, indexer) as jobs:
         if jobs is None:
-            runtime.health.replace(_OF_JOBS, (), agent=indexer.agent.id)
+            runtime.health.replace(_OF_JOBS, (), agent=agent)
         else:
             jobs.ledger.clear_away(older_than_seconds=KEPT_SECONDS)
             jobs.look_after()
@@ -140,12 +139,23 @@ class AgentJobs:
         pending = dict.fromkeys(self._indexer.target().pending_hashes().values())
         gathered: set[str] = set()
         coordination = self._supply.coordination
-        stopped = coordination is not None and coordination.limiter.breaker.waste() is not None
-        if self._api is not None and self._settings.enabled and not stopped and self._obstacle() is None:
-            ledger_hashes = self.ledger.known_hashes(self._supply.identity)
+        waste = coordination.limiter.breaker.waste() if coordination is not None else None
+        if self._api is not None and self._settings.enabled and self._obstacle() is None:
+            unsettled = self._unsettled(pending)
+            ledger_hashes = set().union(*(hashes for _, hashes in unsettled))
             waiting = [text_hash for text_hash in pending if text_hash not in ledger_hashes]
-            gathering = gathering and FEWEST_TEXTS <= len(waiting) < self._api.most_texts
-            gathered = set(waiting if gathering else self._noted(waiting, self._api.most_texts))
+            fills_job = len(waiting) >= FEWEST_TEXTS
+            gathering = gathering and fills_job and len(waiting) < self._api.most_texts
+            if gathering or waste is not None or any(job.stop_reason == StopReason.CANCELLED for job, _ in unsettled):
+                gathered = set(waiting if fills_job else ())
+            else:
+                gathered = set(self._noted(waiting, most_open=self._settings.concurrency))
+                for job, hashes in unsettled:
+                    if job.rest == "next_job":  # one at a time: jobs may have failed because there were several
+                        self._noted([*hashes], most_open=1, fewest=1, number=job.number + 1)
+            gathered.update(*(hashes for job, hashes in unsettled if job.rest == "next_job" or self._waits(job)))
+            if waste is not None:  # as many texts as were billed in vain are its trial, outside of jobs
+                gathered, gathering = set(islice(gathered, max(1, waste.texts - waste.good), None)), True
         # A lost job is looked for before its texts are paid for again.
         given_up = [job for job in self._due() if not job.open and job.identity == self._supply.identity]
         sought = pending.keys() & set().union(*(self.ledger.hashes_in(job.reference) for job in given_up))
@@ -194,6 +204,8 @@ class AgentJobs:
             if job.open and job.attempts >= MOST_SILENT_FAILURES
         ]
         obstacle = self._obstacle() if self._settings.enabled else None
+        if self._settings.enabled and obstacle is None and not any(job.open for job in jobs):
+            obstacle = self._suspension()
         self._runtime.health.replace(_OF_JOBS, [*unreachable, *filter(None, [obstacle])], agent=self._agent)
         return jobs
 
@@ -203,18 +215,29 @@ class AgentJobs:
             return None
         if self._api is None:
             return Condition(ConditionCode.BATCH_API_MISSING, self._provider.name)
-        if self._supply.cache is None:
-            return Condition(ConditionCode.BATCH_NEEDS_CACHE)
-        now, ours = time.time(), [job for job in self.ledger.jobs() if job.identity == self._supply.identity]
-        # A job that ended in the future did so while the clock was ahead.
-        recent = [job for job in ours if not job.open and (job.ended_at or 0.0) <= now + SKEW_SECONDS]
-        last = max(recent, key=lambda job: job.ended_at or 0.0, default=None)
-        until = (last.ended_at or 0.0) + PAUSE_SECONDS if last is not None else 0.0
-        if last is None or not last.came_to_nothing or until <= now:
+        return Condition(ConditionCode.BATCH_NEEDS_CACHE) if self._supply.cache is None else None
+
+    def _suspension(self) -> Condition | None:
+        """Return the condition that texts wait after batch jobs that left them; None without any."""
+        waiting = [(job, hashes) for job, hashes in self._unsettled(self._chunks()) if self._waits(job)]
+        if not waiting:
             return None
-        message = last.message or stop_text(last.stop_reason)
-        reason = f"the last batch job at {last.provider} came to nothing ({last.stage.value}: {message})"
-        return Condition(ConditionCode.BATCH_SUSPENDED, params={"reason": reason, "until": until})
+        job, texts = waiting[-1][0], counted(sum(len(hashes) for _, hashes in waiting), "text")
+        end = ": ".join(filter(None, (job.stage.value, job.message or stop_text(job.stop_reason))))
+        params: dict[str, Param] = {"texts": texts, "provider": job.provider, "end": end}
+        return Condition(ConditionCode.BATCH_SUSPENDED, params=params | {"taken": job.taken, "sent": job.texts})
+
+    def _unsettled(self, pending: Collection[str]) -> list[tuple[BatchJob, set[str]]]:
+        """Return the jobs that hold, or left, pending texts, each with these."""
+        jobs = [job for job in self.ledger.jobs() if job.identity == self._supply.identity]
+        texts = [self.ledger.hashes_in(job.reference).intersection(pending) for job in jobs]
+        return [(job, hashes) for job, hashes in zip(jobs, texts, strict=True) if hashes]
+
+    def _waits(self, job: BatchJob) -> bool:
+        """Return True if the texts that a job left wait: for the user, or for the time of `full_price_after`."""
+        hours = self._settings.full_price_after.removesuffix("h")
+        is_late = hours != "never" and time.time() - (job.ended_at or 0.0) >= float(hours) * 3600
+        return job.rest == "waits" and (job.stop_reason == StopReason.CANCELLED or not is_late)
 
     # Texts become jobs
 
@@ -227,13 +250,14 @@ class AgentJobs:
         oldest = pending_set.pending(self._agent).oldest_at
         return oldest is not None and abs(time.time() - oldest) < self._timing.gathering
 
-    def _noted(self, waiting: list[str], most: int) -> list[str]:
+    def _noted(self, waiting: list[str], *, most_open: int, fewest: int = FEWEST_TEXTS, number: int = 1) -> list[str]:
         """Note jobs of texts. Return the texts that wait until another job may be open."""
-        if self._provider is None or len(waiting) < FEWEST_TEXTS:
+        if self._provider is None or self._api is None or len(waiting) < fewest:
             return []
         waiting = self._without_paid(waiting)
-        while len(waiting) >= FEWEST_TEXTS:
-            noted = self.ledger.note(self._agent, self._provider, waiting[:most], most_open=self._settings.concurrency)
+        while len(waiting) >= fewest:
+            texts = waiting[: self._api.most_texts]
+            noted = self.ledger.note(self._agent, self._provider, texts, most_open=most_open, number=number)
             if not noted:
                 return waiting
             waiting = [text_hash for text_hash in waiting if text_hash not in noted]
@@ -259,7 +283,7 @@ class AgentJobs:
         got_on(waits_for=f"the Batch API of {job.provider}")
         after = step(job, api, self, rules, now=time.time(), steady=_STEADY_ZERO + time.monotonic())
         is_over = not after.open and after.stage is not Stage.LOST
-        freed = self.ledger.hashes_in(job.reference) if is_over and after.stop_reason in _FREEING else ()
+        freed = self.ledger.hashes_in(job.reference) if is_over and after.stop_reason in FREEING else ()
         self.ledger.save(after, without=freed)
         if after.stage is job.stage is Stage.LOST:
             return
@@ -332,7 +356,7 @@ class AgentJobs:
         self.ledger.settle(job.reference, vectors.keys())
         refused = lines.keys() - vectors.keys()
         if refused:
-            # They stay in the job until it ends. Then they are embedded the normal way.
+            # They stay in the job until it ends. Then they go into another one.
             reasons = Counter(lines[text_hash].reason or "its vector is of no use" for text_hash in refused)
             [(reason, _)] = reasons.most_common(1)
             log.warning("batch_lines_failed", reference=job.reference, lines=len(refused), reason=reason)
@@ -390,7 +414,7 @@ class AgentJobs:
     def _record(self, job: BatchJob, *, requests: int = 0, failed: int = 0, inputs: int = 0, tokens: int = 0) -> None:
         coordination = self._supply.coordination
         if coordination is not None and coordination.usage is not None:
-            usage = Usage(job.provider, job.model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
+            usage = Usage(job.provider, job.model, requests, failed, inputs, tokens, batched=tokens)
             coordination.usage.record_usage(usage, agents={job.agent: usage})
             self._runtime.health.counters.flush()
 

@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.batch_jobs.batch_ledger import sent_in_jobs
+from memory.embedding.batch_jobs.batch_ledger import choice_path, sent_in_jobs, with_batch_jobs
 from memory.embedding.batch_jobs.batch_step import BATCH_TIMING, BatchTiming
 from memory.embedding.breaker import FIRST_PAUSE_SECONDS
 from memory.embedding.cache import EmbeddingCache
@@ -105,6 +105,8 @@ class Runtime:
     def indexer(self, agent_id: str) -> AbstractContextManager[Indexer]:
         """Lend an agent's indexer; it is not closed while lent. Raises KeyError for an unknown agent."""
         agent = self.directory.agent(agent_id)
+        if choice_path(self.settings.home, agent_id).exists():
+            agent = with_batch_jobs(agent)
         return self._indexers.lease(agent_id, partial(self._open, agent), partial(self._token, agent))
 
     def owns(self) -> bool:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from memory.embedding.providers.presets import OWN_SERVERS
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.providers.remote import RemoteProvider
+from schemas.ports import Usage
 from schemas.settings import MemorySettings
 
 #: Providers without an endpoint.
@@ -73,3 +74,10 @@ def is_free(memory: MemorySettings, provider: EmbeddingProvider) -> bool:
     from memory.http.origin_guard import is_loopback  # commands do not wait for a server's modules
 
     return is_loopback(urlsplit(provider.endpoint.base_url).hostname or "")
+
+
+def cost_of(memory: MemorySettings, usage: Usage) -> float | None:
+    """Return the US dollars of a usage, None if the price is unknown."""
+    price, batch_price = (price_of(memory, usage.provider, usage.model, batch=batch) for batch in (False, True))
+    singly = usage.tokens - usage.batched
+    return None if price is None or batch_price is None else (singly * price + usage.batched * batch_price) / 1e6

@@ -16,7 +16,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.notes import every_note
 from memory.documents.scan import printable
 from memory.embedding.batch_jobs.ledger_reader import texts_in_jobs
-from memory.embedding.prices import price_of
+from memory.embedding.prices import cost_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of, fingerprint
 from memory.index.provider import embeds_sentences, provider_for_queries, provider_of
@@ -177,12 +177,12 @@ def queue_state(pending: Pending | None, *, now: float) -> QueueState:
 def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple[UsageState, ...]:
     """Return the cost of an agent ("*": of all agents) in total and today (UTC), the most asked model first.
 
-    Dollars are the tokens' cost by `memory`'s price or the list price outside batches; None without a price.
+    Dollars are the tokens' cost by `memory`'s price or the list price; None without a price.
     """
 
     def spent(usage: Usage) -> Spent:
-        price = price_of(memory, usage.provider, usage.model)
-        dollars = round(usage.tokens / 1_000_000 * price, 6) if price is not None else None
+        cost = cost_of(memory, usage)
+        dollars = round(cost, 6) if cost is not None else None
         return Spent.model_validate(usage, from_attributes=True).model_copy(update={"dollars": dollars})
 
     today = {(usage.provider, usage.model): usage for usage in reader.usage(agent, day=datetime.now(UTC).date())}

@@ -99,7 +99,9 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "batch jobs",
     ),
     _CODE.BATCH_SUSPENDED: Text(
-        "{reason}: recalld embeds without batch jobs until {until:date}", "see `recalld jobs`", "batch jobs"
+        "{texts} wait: the last batch job at {provider} ended ({end}), {taken:,} of {sent:,} vectors came",
+        "`recalld jobs resume` sends them in another batch job; keywords find them meanwhile",
+        "batch jobs",
     ),
     _CODE.BATCH_JOB_UNREACHABLE: Text(
         "the batch job {subject} cannot be checked: {error}", "recalld tries again", "batch jobs"
@@ -334,6 +336,7 @@ _STOPS: Mapping[str, str] = {
     StopReason.SWITCHED_OFF: "remote.batch.enabled is off",
     StopReason.AGENT_GONE: "its agent is no longer configured",
     StopReason.TOO_LONG: "it took longer than remote.batch.timeout_minutes",
+    StopReason.RESUMED: "its rest was resumed by the user",
 }
 
 #: Code of a file's condition -> its plural, where many are only counted.

@@ -13,7 +13,8 @@ import click
 
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
-from memory.status.condition_texts import duration, since, stop_text
+from memory.embedding.batch_jobs.ledger_reader import has_ledger
+from memory.status.condition_texts import counted, duration, since, stop_text
 from memory.status.run_files import frozen_pid
 from recalld import logs
 from recalld.invocation import NOTHING_FOUND, CommandGroup, Invocation, examples, json_option, pass_invocation, to_type
@@ -67,8 +68,8 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
 def cancel(invocation: Invocation, *, reference: str) -> None:
     """Cancel the batch job REFERENCE at its provider.
 
-    What it did by then is kept and not paid for again; its other texts are embedded the normal way. Leaves with exit
-    code 3 when there is no such job.
+    What it did by then is kept and not paid for again. Its other texts, and those of later jobs, wait for `recalld jobs
+    resume`. Leaves with exit code 3 when there is no such job.
     """
     settings = invocation.settings
     jobs = batch_jobs_of(settings, *(agent.id for agent in invocation.agents(lambda _: ())), *_tenants(invocation))
@@ -88,9 +89,25 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     with open_broker(settings) as broker, suppress(BrokerUnavailable):
         broker.queue.request(POLL_BATCH_JOBS, job.agent)
     click.echo(
-        f"{reference}: {later or f'{job.provider} was asked to stop it'}; what it did is kept, its other texts are "
-        "embedded the normal way as soon as workers run"
+        f"{reference}: {later or f'{job.provider} was asked to stop it'}; what it did is kept, its other texts wait; "
+        f"`{invocation.command('jobs resume', agent=job.agent)}` sends them in another batch job"
     )
+
+
+@jobs.command("resume", epilog=examples("recalld jobs resume"))
+@pass_invocation
+def resume(invocation: Invocation) -> None:
+    """Send the texts that batch jobs left without vectors in another batch job.
+
+    They wait after `recalld jobs cancel`, and after three jobs that did not bring their vectors.
+    """
+    settings = invocation.settings
+    for agent in invocation.agents() if has_ledger(settings) else ():
+        with BatchLedger.of(settings, Scope.of(agent.id).tenant) as ledger, open_broker(settings) as broker:
+            count = ledger.resume(agent.id)
+            with suppress(BrokerUnavailable):  # the next worker that starts looks by itself
+                broker.queue.request_vectors(agent.id)
+        click.echo(f"{agent.id}: {counted(count, 'batch job')} resumed; their texts go on as soon as workers run")
 
 
 def _tenants(invocation: Invocation) -> Iterator[str]:
@@ -121,6 +138,7 @@ def _body(job: BatchJob) -> dict[str, Any]:
     return {
         **fields(job, *columns, "ended_at"),
         "state": job.stage.value,
+        "rest": job.rest,
         "lookedAt": job.looked_at or None,
         "message": job.message or stop_text(job.stop_reason),
     }
@@ -158,6 +176,11 @@ def _job_lines(jobs: list[dict[str, Any]]) -> Iterator[str]:
         age = since(job["madeAt"])
         if job["endedAt"] is not None:
             state = f"{job['state']}: {job['taken']:,} of {job['texts']:,} texts have their vectors ({age} ago)"
+            rests = {
+                "waits": "; the rest waits for `recalld jobs resume`",
+                "next_job": "; the rest goes into another job",
+            }
+            state += rests.get(job["rest"], "")
         elif job["state"] == Stage.SUBMITTING.value:
             state = f"{job['texts']:,} texts are being submitted (for {age})"
         else:

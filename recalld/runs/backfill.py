@@ -17,6 +17,7 @@ from memory.documents.imports import ImportedFolder, imported_folders, imports_p
 from memory.documents.roots import COMPRESSED, document_name, is_transcript_name, is_utf8
 from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.batch_jobs.batch_api import batch_api_of
+from memory.embedding.batch_jobs.batch_ledger import choice_path, with_batch_jobs
 from memory.index.estimate import Estimate
 from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted, text_of
@@ -28,7 +29,6 @@ from recalld.runs.outcome import OF_EMPTY_AGENTS, Report
 from recalld.runs.run import Run
 from recalld.runs.status import size
 from recalld.terminal_text import fields, printable_json, printable_name, reading
-from recalld.up.lock import daemon_pid
 from recalld.wiring import AgentIndex, closed
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
@@ -59,12 +59,18 @@ def run_backfill(
         code = int(bool(plan.problems))
         if not dry_run:
             confirm_workspace(invocation)
+            choice = choice_path(settings.home, plan.agent.id)
             invocation.remember()
+            if batch_api:
+                choice.parent.mkdir(parents=True, exist_ok=True)
+                choice.touch()
             for folder in plan.selection.folders:
                 remember_import(imports_path(settings.home, plan.agent.id), folder)
             allowance = Allowance(invocation.yes, max_tokens, max_dollars)
             consents(settings, plan.agent, plan.estimate, allowance=allowance)
             report, result = _run(settings, plan)
+            if not result["vectorsPending"]:
+                choice.unlink(missing_ok=True)
             report.print_lines(failures_only=as_json)
             code, outcome["interrupted"] = report.exit_code or code, report.interrupted
         outcome["ok"] = code == 0
@@ -150,13 +156,7 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
         raise UserError(f"--batch-api: recalld speaks no Batch API of {choice.name}; leave it out", exit_code=2)
     if not settings.cache.enabled:
         raise UserError("--batch-api needs cache.enabled = true: a job's vectors are kept there", exit_code=2)
-    if not agent.remote.batch.enabled and daemon_pid(settings.home) is not None:
-        raise UserError(
-            "--batch-api: recalld up is running and would not use it; set remote.batch.enabled = true and start it "
-            "again, or stop it for the time of this command"
-        )
-    remote = agent.remote.model_copy(update={"batch": agent.remote.batch.model_copy(update={"enabled": True})})
-    changed = agent.model_copy(update={"remote": remote})
+    changed = with_batch_jobs(agent)
     agents = tuple(changed if entry.id == agent.id else entry for entry in settings.agents)
     return settings.model_copy(update={"agents": agents}), changed
 

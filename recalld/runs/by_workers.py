@@ -253,7 +253,7 @@ class _AgentWait:
         unable = (condition for condition in self.conditions if condition.code in _UNABLE)
         self.unable = next((condition for condition in unable if self._lasted(condition) > _UNABLE_SECONDS), None)
         self.stopped = next(filter(self._holds_up, self.conditions), None)
-        jobs = batch_jobs_of(self._index.settings, self._agent.id) if self._agent.remote.batch.enabled else []
+        jobs = batch_jobs_of(self._index.settings, self._agent.id)
         self.jobs = [job for job in jobs if job.open and job.agent == self._agent.id]
         self.in_jobs = self._is_left_to_jobs()
         self.held = self._held_texts() if self.counts.vectors_held else None
@@ -295,6 +295,8 @@ class _AgentWait:
         self.look()
         lack = self.unable or self._index.lack(self.counts)
         lack = lack or held_vectors(self._agent, self._index.choice.provider, self.held)
+        if lack is None and self.stopped is not None and self.stopped.code is ConditionCode.BATCH_SUSPENDED:
+            lack = self.stopped
         reason = what_happened(self.stopped) if self.stopped is not None else self._index.choice.error
         params: dict[str, Param]
         if lack is None and self.counts.vectors_pending and reason is not None:

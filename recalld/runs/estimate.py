@@ -35,7 +35,7 @@ from workers.health.health_store import HealthStore
 MOST_NOTES, _MOST_COUNTED, _MOST_FOLDERS = 10_000, 50_000, 20_000
 
 #: Fields of `Usage` that only grow.
-_COUNTS = ("requests", "failed", "inputs", "tokens")
+_COUNTS = ("requests", "failed", "inputs", "tokens", "batched")
 
 EstimateFor = Callable[[AgentSettings, AgentFiles, Iterable[DocumentKey]], Estimate]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from memory.embedding.prices import price_of
+from memory.embedding.prices import cost_of
 from memory.embedding.selection import NO_VECTORS
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.provider import embeds_sentences
@@ -101,8 +101,8 @@ class Outcome:
 def spent_line(agent: AgentSettings, usage: Usage) -> tuple[Usage, str]:
     """Return an agent's usage with a line for people."""
     text = spent_text(usage.provider, usage.model, usage.requests, usage.failed, usage.tokens)
-    price = price_of(agent, usage.provider, usage.model)
-    return usage, text + (f", {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else "")
+    cost = cost_of(agent, usage)
+    return usage, text + (f", {dollars(cost)}" if cost else "")
 
 
 class RunIndex(AgentIndex):

@@ -22,7 +22,12 @@ class RemoteBatch(Section):
     concurrency: int = Field(2, ge=1, description="Batch jobs in flight.")
     poll_interval_ms: int = Field(2000, ge=100, description="Milliseconds between two checks of a batch job.")
     timeout_minutes: float = Field(
-        60, gt=0, description="Minutes after which a batch job is stopped; providers may take a day."
+        1440, gt=0, description="Minutes after which a batch job is stopped; providers take up to a day."
+    )
+    full_price_after: str = Field(
+        "never",
+        pattern=r"^(never|\d{1,4}h)$",
+        description="Time (48h) after which texts that wait are sent without jobs.",
     )
 
 

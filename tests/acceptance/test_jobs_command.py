@@ -84,11 +84,16 @@ def test_a_batch_job_is_cancelled_by_its_name(
     assert _jobs(home, environment)["batchJobs"][0]["state"] == ("running" if away else "stopping")
     again = recalld("jobs", "cancel", job["reference"], home=home, environment=environment)
     assert again.returncode == 0, again.stderr
-    done = recalld("index", "--json", home=home, environment=environment)
-    assert json.loads(done.stdout)["agents"][0]["vectorsPending"] == 0
+    assert "recalld jobs resume" in again.stdout + cancelled.stdout
+    waits = recalld("index", "--json", home=home, environment=environment)
+    assert (waits.returncode, json.loads(waits.stdout)["agents"][0]["vectorsPending"]) == (1, NOTES - 50)
     assert server.jobs[job["jobId"]].cancelled
-    assert server.paid == texts
-    assert sum(server.paid_inline.values()) == NOTES - 50
+    assert (server.paid.total(), server.paid_inline.total(), len(server.submitted)) == (50, 0, 1)
+    server.open.set()
+    assert "1 batch job resumed" in recalld("jobs", "resume", home=home, environment=environment).stdout
+    done = recalld("index", "--json", home=home, environment=environment | {"RECALLD_REMOTE__BATCH__WAIT": "true"})
+    assert json.loads(done.stdout)["agents"][0]["vectorsPending"] == 0
+    assert (server.paid, server.paid_inline) == (texts, Counter())
     for reference, code in ((job["reference"], 1), ("0123", 3)):  # over, and unknown
         refused = recalld("jobs", "cancel", reference, home=home, environment=environment)
         assert refused.returncode == code

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.batch_server import BatchServer
+from tests.batch_server import BatchServer, JobScript
 from tests.commanding import CommandLine
+from tests.daemon import Daemon
 from tests.transcript_files import FORMATS, transcript
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -50,6 +54,60 @@ def test_what_is_too_little_for_a_job_goes_the_normal_way_and_is_priced_so(comma
     assert done["estimate"]["batch"] is False
     assert done["estimate"]["toEmbed"] == commands.server.paid_inline.total()
     assert not commands.server.jobs
+
+
+def test_a_batch_that_expires_at_half_is_completed_by_one_further_job(
+    commands: CommandLine, server: BatchServer, old: Path
+) -> None:
+    estimate = commands.json("backfill", str(old), "--dry-run")["estimate"]
+    half, server.tokens = estimate["toEmbed"] // 2, 50
+    server.script(JobScript(ends="expired", done=half))
+    result = commands.json("backfill", str(old), "--batch-api")["result"]
+    assert (result["vectorsReady"], result["vectorsPending"]) == (result["chunks"], 0)
+    assert (server.paid.total(), len(server.paid)) == (estimate["toEmbed"], estimate["toEmbed"]), "nothing twice"
+    assert (len(server.submitted), server.paid_inline.total()) == (2, 0)
+    [spent] = result["spent"]
+    assert spent["tokens"] == spent["batched"] == server.paid.total() * server.tokens
+    [first, second] = commands.json("jobs")["batchJobs"]
+    assert (first["taken"], first["rest"], second["taken"]) == (half, "next_job", estimate["toEmbed"] - half)
+    shown = commands.say("jobs")
+    assert f"{half:,} of {estimate['toEmbed']:,} texts have their vectors" in shown
+    assert "the rest goes into another job" in shown
+    assert not list((commands.home / "cache").glob("*.chosen")), "the next backfill chooses anew"
+
+
+def test_after_three_expirations_the_command_ends_and_names_the_one_that_goes_on(
+    commands: CommandLine, server: BatchServer, old: Path
+) -> None:
+    server.script(*[JobScript(ends="expired", done=20)] * 3)
+    code, out, err = commands.run("backfill", str(old), "--batch-api")
+    assert code == 1, out + err
+    assert "`recalld jobs resume`" in err
+    assert (server.paid.total(), server.paid_inline.total()) == (60, 0)
+    assert commands.json("jobs")["batchJobs"][-1]["rest"] == "waits"
+    commands.say("jobs", "resume")
+    commands.say("index")
+    assert server.paid.total() == len(server.paid) > 200
+    assert (len(server.submitted), server.paid_inline.total()) == (4, 0)
+
+
+@pytest.mark.long
+def test_the_choice_reaches_a_daemon_that_runs(home: Path, workspace: Path, server: BatchServer, old: Path) -> None:
+    remote = f'[remote]\nbase_url = "{server.url}"\napi_key = "a-key"\nbatch.poll_interval_ms = 100\n'
+    server.script(JobScript(ends="expired", done=100))
+    with Daemon(home, workspace, provider="openai", config=remote) as daemon:
+        done = daemon.run("backfill", str(old), "--batch-api", "--json")
+        assert done.returncode == 0, done.stderr
+        assert server.paid.total() == len(server.paid) == json.loads(done.stdout)["result"]["vectorsReady"]
+        assert (len(server.submitted), server.paid_inline.total()) == (2, 0)
+        server.open.clear()
+        (old / "later.jsonl").write_bytes(transcript("plain", turns=600, seed=9))
+        daemon.write("memory/today.md", "A kingfisher came by.\n")
+        wait_until(lambda: server.paid_inline == Counter(["A kingfisher came by."]), what="a live note is sent at once")
+        [usage] = daemon.status()["usage"]
+        assert usage["total"]["dollars"] == pytest.approx(
+            0.02 * 7 * (server.paid.total() - 1) / 2e6, rel=0.01, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize(

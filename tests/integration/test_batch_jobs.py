@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
+from memory.embedding.batch_jobs.batch_ledger import MOST_JOBS, BatchJob, Stage
 from memory.embedding.batch_jobs.batch_step import BatchTiming
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from schemas.conditions import ConditionCode
+from schemas.conditions import ConditionCode, StopReason
 from schemas.documents import Lane
 from schemas.settings import Settings
 from tests.batch_server import BatchServer, GeminiServer, JobScript
@@ -97,7 +97,7 @@ def test_a_thousand_notes_are_one_job(make: Make, server: BatchServer, provider:
         [job] = _jobs(settings)
         assert (job.stage, job.texts, job.taken) == (Stage.DONE, 1000, 1000)
         [usage] = wait_until(lambda: workers.health.usage("main"))
-        assert (usage.requests, usage.failed, usage.inputs, usage.tokens) == (1, 0, 1000, 7000)
+        assert (usage.requests, usage.failed, usage.inputs, usage.tokens, usage.batched) == (1, 0, 1000, 7000, 7000)
         assert not workers.conditions()
 
 
@@ -151,7 +151,7 @@ def _well(_server: BatchServer) -> None:
     ("notes", "arrange", "inline", "jobs"),
     [
         pytest.param(NOTES - 1, _well, NOTES - 1, 0, id="a few notes are no job"),
-        pytest.param(NOTES, _partly, 10, 1, id="the failed texts go the normal way"),
+        pytest.param(NOTES, _partly, 0, 2, id="the failed texts go into another job"),
         pytest.param(NOTES, _flaky, 0, 1, id="a flaky provider is asked again"),
     ],
 )
@@ -188,34 +188,88 @@ def test_texts_wait_while_as_many_jobs_are_open_as_may_be(make: Make, server: Ba
         assert len(server.submitted) == 2
 
 
-@pytest.mark.parametrize("ends", ["failed", "expired"])
-def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour(make: Make, server: BatchServer, ends: str) -> None:
-    server.script(JobScript(ends=ends, done=20))
+@pytest.mark.parametrize("ends", ["failed", "expired", "cancelled"])
+def test_texts_that_a_job_left_go_into_another_one_at_once(make: Make, server: BatchServer, ends: str) -> None:
+    server.script(JobScript(ends=ends, done=NOTES // 2))
     settings = make()
     with Workers(settings, timing=SOON) as workers:
-        first = _backfill(workers)
-        wait_until(workers.complete)
-        assert server.paid == first
-        assert sum(server.paid_inline.values()) == NOTES - 20, "what it did is kept"
-        suspended = wait_until(lambda: workers.conditions().get(ConditionCode.BATCH_SUSPENDED))
-        assert ends in str(suspended.params["reason"])
-        assert time.time() + 3000 < float(suspended.params["until"]) < time.time() + 3600
-        second = _backfill(workers, first=NOTES)
-        wait_until(workers.complete)
-        assert server.paid == first + second
-        assert len(server.submitted) == 1
-
-
-def test_an_endpoint_without_a_batch_api_is_asked_once_and_reported(make: Make, server: BatchServer) -> None:
-    server.batches = False
-    with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)
-        texts += _backfill(workers, first=NOTES)
+        assert (server.paid, server.paid_inline) == (texts, Counter())
+        wait_until(lambda: [job.taken for job in _jobs(settings)] == [NOTES // 2] * 2)
+        assert [(job.number, job.stage) for job in _jobs(settings)] == [(1, Stage(ends)), (2, Stage.DONE)]
+        [usage] = workers.health.usage("main")
+        assert usage.tokens == usage.batched == server.paid.total() * server.tokens
+        assert not workers.conditions()
+
+
+@pytest.mark.parametrize("how", [{}, {"timeout_minutes": 0.001}], ids=["expired", "too late"])
+def test_after_three_jobs_texts_wait_until_the_user_resumes_them(
+    make: Make, server: BatchServer, how: dict[str, Any]
+) -> None:
+    server.script(*[JobScript(ends="expired", done=20)] * MOST_JOBS)
+    (server.open.clear if how else server.open.set)()
+    settings = make(**how)
+    with Workers(settings, timing=SOON) as workers:
+        texts = _backfill(workers)
+        suspended = wait_until(lambda: workers.conditions().get(ConditionCode.BATCH_SUSPENDED))
+        assert (suspended.params["texts"], suspended.params["taken"]) == (f"{NOTES - 60} texts", 20)
+        workers.note("memory/today.md", "A kingfisher came by.")
+        wait_until(lambda: workers.counts().vectors_ready == 61, what="a live note has its vector")
+        assert (server.paid.total(), server.paid_inline.total()) == (61, 1)
+        assert len(server.submitted) == MOST_JOBS
+    server.open.set()
+    with Workers(make(), timing=SOON) as workers:
+        assert _resume(settings) == 1
+        workers.queue.request_vectors("main")
         wait_until(workers.complete)
-        assert server.paid_inline == texts
-        assert server.calls["POST files"] == 1
-        assert "HTTP 404" in str(workers.conditions()[ConditionCode.BATCH_SUSPENDED].params["reason"])
+        assert (server.paid - server.paid_inline, server.paid_inline.total()) == (texts, 1)
+        assert len(server.submitted) == MOST_JOBS + 1
+        wait_until(lambda: not workers.conditions())
+
+
+def _resume(settings: Settings) -> int:
+    with ledger_at(ledger_path(settings.home)) as ledger:
+        return ledger.resume("main")
+
+
+def test_texts_that_wait_go_the_normal_way_after_the_time_of_the_settings(make: Make, server: BatchServer) -> None:
+    server.script(*[JobScript(ends="expired", done=20)] * MOST_JOBS)
+    with Workers(make(full_price_after="0h"), timing=SOON) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert (server.paid, server.paid_inline.total()) == (texts, NOTES - 60)
+
+
+def test_after_a_cancel_no_text_is_sent_until_the_user_resumes_it(make: Make, server: BatchServer) -> None:
+    server.open.clear()
+    server.script(JobScript(done=50))
+    settings = make(concurrency=1, full_price_after="0h")
+    with Workers(settings, timing=SOON) as workers:
+        texts = _backfill(workers)
+        wait_until(_at_provider(server))
+        texts += _backfill(workers, first=NOTES)
+        with ledger_at(ledger_path(settings.home)) as ledger:
+            assert ledger.stop(ledger.jobs()[0].reference, StopReason.CANCELLED)
+        wait_until(lambda: ConditionCode.BATCH_SUSPENDED in workers.conditions() and workers.settled())
+        workers.queue.request_vectors("main")
+        wait_until(lambda: EMBED_PENDING not in {job.actor for job in queued_jobs(workers.client, workers.keys)})
+        assert (server.paid.total(), server.paid_inline.total(), len(server.submitted)) == (50, 0, 1)
+        server.open.set()
+        assert _resume(settings) == 1
+        workers.queue.request_vectors("main")
+        wait_until(workers.complete)
+        assert (server.paid, server.paid_inline) == (texts, Counter())
+
+
+def test_an_endpoint_without_a_batch_api_gets_no_text_and_is_reported(make: Make, server: BatchServer) -> None:
+    server.batches = False
+    with Workers(make(), timing=SOON) as workers:
+        _backfill(workers)
+        wait_until(lambda: ConditionCode.BATCH_SUSPENDED in workers.conditions())
+        assert not server.paid
+        assert server.calls["POST files"] == MOST_JOBS
+        assert "HTTP 404" in str(workers.conditions()[ConditionCode.BATCH_SUSPENDED].params["end"])
     with Workers(make(provider="mistral"), timing=SOON) as workers:
         workers.queue.request_vectors("main")
         wait_until(lambda: ConditionCode.BATCH_API_MISSING in workers.conditions())
@@ -237,11 +291,10 @@ def _going_on(server: BatchServer) -> None:
     ("arrange", "stopping", "in_job"),
     [
         pytest.param(_refusing_to_stop, {"enabled": False}, 25, id="jobs are switched off"),
-        pytest.param(_refusing_to_stop, {"timeout_minutes": 0.001}, 25, id="it takes too long"),
         pytest.param(_going_on, {"timeout_minutes": 0.001}, NOTES, id="it ends all the same"),
     ],
 )
-def test_a_job_is_stopped_and_read_before_its_texts_go_the_normal_way(
+def test_a_job_is_stopped_and_read_before_its_other_texts_are_sent(
     make: Make, server: BatchServer, arrange: Callable[[BatchServer], None], stopping: dict[str, Any], in_job: int
 ) -> None:
     server.open.clear()
@@ -304,10 +357,9 @@ def test_a_lost_job_that_comes_late_is_read_and_its_files_stay_until_then(
     settings = make(enabled=enabled)
     with Workers(settings, timing=SOON_LOST) as workers:
         workers.queue.request_vectors("main")
-        wait_until(workers.complete)
-        assert server.paid_inline == texts, "the provider does not have it"
-        assert _lost(settings)
-        assert (ConditionCode.BATCH_SUSPENDED in workers.conditions()) is enabled
+        wait_until(lambda: _lost(settings) and workers.complete() is not enabled)
+        assert server.paid_inline == (Counter() if enabled else texts), "they may come late"
+        wait_until(lambda: (ConditionCode.BATCH_SUSPENDED in workers.conditions()) is enabled)
         assert server.calls["POST batches"] >= 2, "submitted, and cancelled before it was given up"
         assert "DELETE files" not in server.calls
         server.submitted[0].lost = False

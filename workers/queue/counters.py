@@ -31,7 +31,7 @@ FRESHNESS_BUCKETS = EVENT_TO_SEARCHABLE_SECONDS.buckets
 USAGE_DAY_KEPT_SECONDS = 40 * 86_400
 
 #: Fields of `Usage` that are counted for every request.
-_OF_USAGE = ("requests", "failed", "inputs", "tokens")
+_OF_USAGE = ("requests", "failed", "inputs", "tokens", "batched")
 
 #: Prefix of the fields that count the requests of searches once more.
 _QUERIES = "queries."

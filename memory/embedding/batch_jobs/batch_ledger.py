@@ -1,7 +1,7 @@
 """Ledger of batch jobs and their texts, kept on disk: after a crash no text is paid for twice.
 
 A job is noted before it is submitted, and a text leaves it after its vector was kept. The texts that are left in a job
-at its end are embedded the normal way and go into no job again.
+at its end go into another one, twice at most. Then they wait for `recalld jobs resume`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import structlog
 
@@ -24,7 +25,7 @@ from memory.store.durable_tables import DurableTables, Rows, Run
 from schemas.agents import Scope
 from schemas.conditions import StopReason
 from schemas.errors import RecalldError
-from schemas.settings import Settings
+from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
 
@@ -44,15 +45,21 @@ class Stage(StrEnum):
 
 OPEN = (Stage.SUBMITTING, Stage.RUNNING, Stage.STOPPING)
 
+#: Jobs that a text goes into by itself, one after the other.
+MOST_JOBS = 3
+
+#: Reasons to stop a job at whose end its texts leave the ledger.
+FREEING = (StopReason.OTHER_VECTORS, StopReason.SWITCHED_OFF, StopReason.AGENT_GONE)
+
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
     """One job, as its row in the ledger. Times are Unix seconds.
 
-    `reference` is our name of it, `job_id` the provider's (None until known). `texts` were sent; `completed` and
-    `failed` are the provider's counts; `taken` vectors were kept. `stop_reason` is a `StopReason`, "" without a
-    wish to stop; `message` describes the last failure, "" without one. `missing_looks` in a row, from `missing_since`
-    on, did not find the job or its results at the provider.
+    `reference` is our name of it ("-2" at its end: second job of its texts), `job_id` the provider's (None until
+    known). `texts` were sent; `completed` and `failed` are the provider's counts; `taken` vectors were kept.
+    `stop_reason` is a `StopReason`, "" without one; `message` describes the last failure, "" without one.
+    `missing_looks` in a row, from `missing_since` on, did not find the job or its results at the provider.
     """
 
     reference: str
@@ -96,6 +103,19 @@ class BatchJob:
         too_long = not self.open and self.stop_reason == StopReason.TOO_LONG
         return missing or too_long or self.stage in (Stage.FAILED, Stage.EXPIRED)
 
+    @property
+    def number(self) -> int:
+        """Return the place of the job among those of its texts; 0 after `recalld jobs resume`."""
+        return 0 if self.stop_reason == StopReason.RESUMED else int(self.reference.partition("-")[2] or 1)
+
+    @property
+    def rest(self) -> Literal["none", "next_job", "waits"]:
+        """Return the fate of the texts that the job left. Those of a lost job may come late, so they wait."""
+        if self.open or self.stop_reason in FREEING or self.taken >= self.texts:
+            return "none"
+        is_last = self.stage is Stage.LOST or self.stop_reason == StopReason.CANCELLED or self.number >= MOST_JOBS
+        return "waits" if is_last else "next_job"
+
 
 # Times are Unix seconds. `job_id` is the provider's, NULL until it is known. `texts` is the number of sent texts;
 # `completed` and `failed` are the provider's counts; `taken` vectors came back and were kept.
@@ -127,7 +147,7 @@ CREATE TABLE jobs (
     missing_since REAL,
     missing_looks INTEGER NOT NULL DEFAULT 0
 ) STRICT;
--- Texts without a vector: at the provider while their job is open, for the normal way when it is over.
+-- Texts without a vector: at the provider while their job is open, for another job when it is over.
 CREATE TABLE texts (
     identity INTEGER NOT NULL, hash TEXT NOT NULL, job INTEGER NOT NULL, PRIMARY KEY (identity, hash)
 ) STRICT, WITHOUT ROWID;
@@ -173,12 +193,17 @@ STOP_JOB = """
 UPDATE {jobs} SET stop_reason = :reason, stopped_at = :now, look_at = 0
 WHERE {mine} AND reference = :reference AND state IN ('submitting', 'running') AND stopped_at IS NULL RETURNING id
 """
+_WITH_TEXTS = "id IN (SELECT job FROM {texts} WHERE {mine})"
+RESUME_JOBS = f"""
+UPDATE {{jobs}} SET stop_reason = '{StopReason.RESUMED}', state = CASE state WHEN 'lost' THEN 'failed' ELSE state END
+WHERE {{mine}} AND agent = :agent AND (ended_at IS NOT NULL OR stop_reason = '{StopReason.CANCELLED}') AND {_WITH_TEXTS}
+RETURNING id
+"""  # noqa: S608 - constants
 # By the beginning of a job: a lost one ends again each time that it is looked for and found.
-CLEAR_JOBS = "DELETE FROM {jobs} WHERE {mine} AND ended_at IS NOT NULL AND made_at < :before"
-CLEAR_TEXTS = """
-DELETE FROM {texts}
-WHERE {mine} AND job IN (SELECT id FROM {jobs} WHERE {mine} AND ended_at IS NOT NULL AND made_at < :before)
-"""
+END_SEARCH = "UPDATE {jobs} SET state = 'failed' WHERE {mine} AND state = 'lost' AND made_at < :before"
+CLEAR_JOBS = f"""
+DELETE FROM {{jobs}} WHERE {{mine}} AND ended_at IS NOT NULL AND made_at < :before AND NOT {_WITH_TEXTS}
+"""  # noqa: S608 - constants
 # The plus, here and below, keeps a database from going through all of a job's texts by its index.
 DELETE_TEXTS = """
 DELETE FROM {texts} WHERE {mine} AND hash {in_hashes}
@@ -189,6 +214,7 @@ TEXTS = "SELECT hash, {name} FROM {texts} AS r WHERE {mine} AND "
 _OF_JOB = "job = (SELECT id FROM {jobs} WHERE {mine} AND reference = :reference)"
 _OF_IDENTITY = "identity = {identity}"
 _IS_OPEN = f"job IN (SELECT id FROM {{jobs}} WHERE {{mine}} AND state IN {OPEN_STATES})"  # noqa: S608 - constants
+TAKE_TEXTS = f"DELETE FROM {{texts}} WHERE {{mine}} AND {_OF_IDENTITY} AND hash {{in_hashes}} AND NOT +{_IS_OPEN}"  # noqa: S608
 
 KIND = Kind("the list of batch jobs", TABLES, version=VERSION)
 
@@ -203,7 +229,7 @@ def batch_jobs_of(settings: Settings, *agents: str) -> list[BatchJob]:
 
 
 def sent_in_jobs(settings: Settings, tenant: str, identity: str, hashes: Sequence[str]) -> set[str]:
-    """Return those of some texts that open jobs hold; none without a ledger, or if it cannot be read."""
+    """Return those of some texts that jobs hold or left; none without a ledger, or if it cannot be read."""
     if not has_ledger(settings):
         return set()
     try:
@@ -212,6 +238,17 @@ def sent_in_jobs(settings: Settings, tenant: str, identity: str, hashes: Sequenc
     except RecalldError as error:
         log.debug("batch_ledger_unreadable", error=str(error))
         return set()
+
+
+def choice_path(home: Path, agent: str) -> Path:
+    """Return the path of a file that exists while an agent's backlog goes through the Batch API by a command."""
+    return ledger_path(home).with_name(f"{ledger_path(home).name}.{agent}.chosen")
+
+
+def with_batch_jobs(agent: AgentSettings) -> AgentSettings:
+    """Return an agent's settings with batch jobs enabled."""
+    batch = agent.remote.batch.model_copy(update={"enabled": True})
+    return agent.model_copy(update={"remote": agent.remote.model_copy(update={"batch": batch})})
 
 
 class BatchLedger:
@@ -241,13 +278,16 @@ class BatchLedger:
 
     # A job's life
 
-    def note(self, agent: str, provider: EmbeddingProvider, hashes: Sequence[str], *, most_open: int) -> set[str]:
+    def note(
+        self, agent: str, provider: EmbeddingProvider, hashes: Sequence[str], *, most_open: int, number: int = 1
+    ) -> set[str]:
         """Note a job of an agent to be submitted to a provider; return the texts in it.
 
-        Texts that are in a job already are left out. None is noted when `most_open` jobs are open, or nothing is left.
+        Texts of open jobs are left out, and those that ended jobs left are taken over. None is noted when `most_open`
+        jobs are open, or nothing is left. `number` counts the jobs of the same texts.
         """
         row = {
-            "reference": secrets.token_hex(8),
+            "reference": secrets.token_hex(8) + (f"-{number}" if number > 1 else ""),
             "agent": agent,
             "now": self._clock(),
             "hashes": sorted(hashes),
@@ -262,6 +302,7 @@ class BatchLedger:
             run("{lock_identity}", row)
             if run(COUNT_OPEN, row)[0][0] >= most_open:
                 return set()
+            run(TAKE_TEXTS, row)
             [(job,)] = run(INSERT_JOB, row)
             noted = {text_hash for (text_hash,) in run(INSERT_TEXTS, row | {"job": job})}
             if noted:
@@ -287,9 +328,13 @@ class BatchLedger:
         """Note that a job is to stop, for the worker that polls it; return False if it is over, or stopping."""
         return bool(self._change(STOP_JOB, reference=reference, reason=reason, now=self._clock()))
 
+    def resume(self, agent: str) -> int:
+        """Let the texts that an agent's jobs left go into another job; return the number of these jobs."""
+        return len(self._change(RESUME_JOBS, agent=agent))
+
     def clear_away(self, *, older_than_seconds: float) -> None:
-        """Forget jobs that are over and were made so long ago, and the texts that were left in them."""
-        self._change(CLEAR_TEXTS, CLEAR_JOBS, before=self._clock() - older_than_seconds)
+        """Forget jobs without texts that are over and were made so long ago; look no longer for lost ones."""
+        self._change(END_SEARCH, CLEAR_JOBS, before=self._clock() - older_than_seconds)
 
     # Queries
 
@@ -310,13 +355,8 @@ class BatchLedger:
         return self._hashes(f"{_OF_IDENTITY} AND {_IS_OPEN}", identity=identity)
 
     def sent(self, identity: str, hashes: Sequence[str]) -> set[str]:
-        """Return those of some texts that are in open jobs."""
-        among = f"{_OF_IDENTITY} AND hash {{in_hashes}} AND +{_IS_OPEN}"
-        return self._hashes(among, identity=identity, hashes=sorted(hashes))
-
-    def known_hashes(self, identity: str) -> set[str]:
-        """Return the texts of an identity that go into no new job: in one now, or one ended without their vectors."""
-        return self._hashes(_OF_IDENTITY, identity=identity)
+        """Return those of some texts that are in jobs, or were left in them."""
+        return self._hashes(f"{_OF_IDENTITY} AND hash {{in_hashes}}", identity=identity, hashes=sorted(hashes))
 
     def everything(self) -> set[tuple[str, str]]:
         """Return all texts that are in open jobs, as (identity, text hash)."""

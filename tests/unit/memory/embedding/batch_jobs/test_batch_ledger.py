@@ -102,19 +102,37 @@ def test_the_wish_to_stop_stays_and_its_time_becomes_that_of_the_provider(ledger
     assert ledger.jobs() == [taken]
 
 
-def test_a_lost_job_is_forgotten_by_its_age_and_an_open_one_is_not(open_tables: OpenTables) -> None:
+def test_an_old_job_is_forgotten_once_it_is_over_and_left_no_text(open_tables: OpenTables) -> None:
     now = [1000.0]
     with BatchLedger(open_tables(KIND), clock=lambda: now[0]) as ledger:
-        for text_hash in ("a", "b"):
+        for text_hash in ("a", "b", "c"):
             ledger.note("main", OPENAI, [text_hash], most_open=10)
-        lost, running = ledger.jobs()
+        done, lost, running = ledger.jobs()
+        ledger.save(replace(done, stage=Stage.DONE, ended_at=1500.0), without=["a"])
         ledger.save(replace(lost, stage=Stage.LOST, ended_at=1500.0))
-        for age, jobs in ((500.0, 2), (501.0, 1)):
+        for age, jobs in ((500.0, 3), (501.0, 2)):
             now[0] = 1000.0 + age
             ledger.clear_away(older_than_seconds=500.0)
             assert len(ledger.jobs()) == jobs
-        assert ledger.everything() == {("an identity", "b")}
-        assert ledger.known_hashes("an identity") == ledger.hashes_in(running.reference) == {"b"}
+        assert ledger.everything() == {("an identity", "c")}
+        assert [(job.stage, job.rest) for job in ledger.jobs()] == [(Stage.FAILED, "next_job"), (running.stage, "none")]
+
+
+def test_texts_that_a_job_left_go_into_another_one_until_they_wait(ledger: BatchLedger) -> None:
+    ledger.note("main", OPENAI, ["a", "b"], most_open=10)
+    for number in (2, 3, 4):
+        job = ledger.jobs()[-1]
+        assert ledger.note("main", OPENAI, ["a"], most_open=10, number=number) == set(), "it is in an open job"
+        ledger.save(replace(job, stage=Stage.EXPIRED, ended_at=5.0))
+        *_, over = ledger.jobs()
+        assert over.rest == ("next_job" if number < 4 else "waits")
+        if number < 4:
+            assert ledger.note("main", OPENAI, ["a"], most_open=10, number=over.number + 1) == {"a"}
+    assert [job.number for job in ledger.jobs()] == [1, 2, 3]
+    assert [ledger.hashes_in(job.reference) for job in ledger.jobs()] == [{"b"}, set(), {"a"}]
+    assert ledger.sent("an identity", ["a", "b", "c"]) == {"a", "b"}
+    assert (ledger.resume("other"), ledger.resume("main")) == (0, 2)
+    assert (ledger.jobs()[2].rest, ledger.jobs()[2].number) == ("next_job", 0)
 
 
 def test_of_several_workers_one_notes_a_text_and_no_more_jobs_than_may_be_open(open_tables: OpenTables) -> None:
