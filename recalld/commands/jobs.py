@@ -13,7 +13,6 @@ import click
 
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
-from memory.embedding.batch_jobs.ledger_reader import has_ledger
 from memory.status.condition_texts import counted, duration, since, stop_text
 from memory.status.run_files import frozen_pid
 from recalld import logs
@@ -101,13 +100,14 @@ def resume(invocation: Invocation) -> None:
 
     They wait after `recalld jobs cancel`, and after three jobs that did not bring their vectors.
     """
-    settings = invocation.settings
-    for agent in invocation.agents() if has_ledger(settings) else ():
-        with BatchLedger.of(settings, Scope.of(agent.id).tenant) as ledger, open_broker(settings) as broker:
-            count = ledger.resume(agent.id)
+    settings, ids = invocation.settings, [agent.id for agent in invocation.agents(lambda _: ())]
+    jobs = batch_jobs_of(settings, *ids, *_tenants(invocation))
+    for agent in dict.fromkeys(job.agent for job in jobs if invocation.agent is None or job.agent in ids):
+        with BatchLedger.of(settings, Scope.of(agent).tenant) as ledger, open_broker(settings) as broker:
+            count = ledger.resume(agent)
             with suppress(BrokerUnavailable):  # the next worker that starts looks by itself
-                broker.queue.request_vectors(agent.id)
-        click.echo(f"{agent.id}: {counted(count, 'batch job')} resumed; their texts go on as soon as workers run")
+                broker.queue.request_vectors(agent)
+        click.echo(f"{agent}: {counted(count, 'batch job')} resumed; their texts go on as soon as workers run")
 
 
 def _tenants(invocation: Invocation) -> Iterator[str]:
