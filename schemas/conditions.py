@@ -33,6 +33,7 @@ class ConditionCode(StrEnum):
     PROVIDER_REFUSES = "provider_refuses"
     PROVIDER_FAILS = "provider_fails"
     PROVIDER_SILENT = "provider_silent"
+    PROVIDER_WAITS = "provider_waits"
     PROVIDER_UNREACHABLE = "provider_unreachable"
     PROVIDER_USELESS = "provider_useless"
     DIMENSIONS_CHANGED = "dimensions_changed"

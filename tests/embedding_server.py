@@ -184,8 +184,9 @@ class EmbeddingServer(StubServer):
     `most_inputs` answers 413 to larger requests; `poison` answers 400 to requests with a text that contains it; `key`
     answers 401 to any other key; `answers` makes every answer of path and body instead; `latency` seconds a request;
     `senders` is how many requests the client sends at once at most; `share_429`, `share_500` of the requests fail so,
-    429 with a Retry-After of `retry_after` seconds, by a generator that starts with `seed`. `deaf` takes no connection
-    and refuses none.
+    429 with a Retry-After of `retry_after` seconds, by a generator that starts with `seed`; `a_minute` requests are
+    answered in a minute of `minute_seconds`, which begins with its first request, and the others 429 with its end;
+    `deaf` takes no connection and refuses none.
     Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `most_in_flight`, `log` of all
     requests, `failures` by status, `in_cool_down` (requests that arrived though an earlier answer had asked to wait for
     longer, and that cannot have left before that answer: more than the `senders` that were not being answered then).
@@ -208,6 +209,8 @@ class EmbeddingServer(StubServer):
         share_429: float = 0.0,
         share_500: float = 0.0,
         retry_after: float = 1.0,
+        a_minute: int | None = None,
+        minute_seconds: float = 60.0,
         seed: int = 1,
         deaf: bool = False,
     ) -> None:
@@ -227,6 +230,9 @@ class EmbeddingServer(StubServer):
         self.share_429 = share_429
         self.share_500 = share_500
         self.retry_after = retry_after
+        self.a_minute, self.minute_seconds = a_minute, minute_seconds
+        #: Minutes that began; end of the present one (monotonic seconds), and the requests in it.
+        self.minutes, self._minute_end, self._in_minute = 0, 0.0, 0
         self.requests = 0
         self.failures: Counter[int] = Counter()
         self.in_cool_down = 0
@@ -358,7 +364,17 @@ class EmbeddingServer(StubServer):
 
     def _failure_of(self, request: Request) -> Failure:
         """Choose the answer of a request, with the lock held."""
-        return (self._failures.popleft() if self._failures else None) or self._chance()
+        if self._failures and (scripted := self._failures.popleft()) is not None:
+            return scripted
+        if self.a_minute is not None:
+            if request.started >= self._minute_end:
+                self.minutes, self._in_minute = self.minutes + 1, 0
+                self._minute_end = request.started + self.minute_seconds
+            self._in_minute += 1
+            if self._in_minute > self.a_minute:
+                seconds = f"{self._minute_end - request.started:.3f}"
+                return Failure(status=429, headers={"Retry-After": seconds}, message="slow down")
+        return self._chance()
 
     def _hold(self, failure: Failure) -> None:
         """Wait until an answer may leave."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from memory.documents.agent_files import AgentFiles
+from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
@@ -50,6 +51,7 @@ class World:
         lacking: str | None = None,
         owner: IndexOwner | None = None,
         holds: bool = False,
+        coordinate: Coordinate = alone,
         **settings: Any,
     ) -> Indexer:
         """Return an indexer with this provider, or one with these limits; none while a key is `lacking`."""
@@ -61,7 +63,11 @@ class World:
             files=AgentFiles(agent),
             generations=FileGenerationWriter(indexes, StoreOptions(), owner=owner),
             supply=EmbeddingSupply(
-                provider if lacking is None else None, self.cache, identity=provider.identity, error=lacking
+                provider if lacking is None else None,
+                self.cache,
+                identity=provider.identity,
+                error=lacking,
+                coordinate=coordinate,
             ),
             holds=holds,
         )

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
+from itertools import islice
 
 import structlog
 
+from memory.chunking.chunker import estimate_tokens
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Claims, Coordination, Item, alone
 from memory.embedding.providers.provider import EmbeddingProvider
@@ -205,15 +207,40 @@ class EmbeddingBatcher:
     def estimate_seconds(self, count: int, *, lane: Lane = Lane.BACKFILL) -> float:
         """Return the seconds until `count` more texts would have their vectors; infinite while the provider refuses.
 
-        Live texts wait only for live ones and for requests in flight.
+        Live texts wait only for live ones and for requests in flight. Old texts wait for a full request where requests
+        are limited.
         """
         hold = self._limiter.hold()
+        if count and lane is Lane.BACKFILL and self._limiter.limited:
+            return math.inf
         if hold is not None and (hold.refusal is not None or hold.useless is not None):
             return math.inf
         with self._changed:
             behind = len(self._queues[Lane.BACKFILL]) if lane is Lane.LIVE else 0
             ahead = len(self._entries) - behind
             return (hold.seconds if hold is not None else 0.0) + (ahead + count) / self.chunks_per_second
+
+    @property
+    def full_request(self) -> int:
+        """Return the most texts of one request where requests are limited, else 0."""
+        return self._limits[Lane.BACKFILL][0] if self._limiter.limited else 0
+
+    def whole_requests(self, texts: Mapping[str, str], *, at_least: int, last: bool) -> dict[str, str]:
+        """Return the first texts, as many as fill whole requests: one, or more until there are `at_least` texts.
+
+        These are all texts if they fill no request, or if they are the `last` ones and fewer than `at_least`.
+        """
+        filling: dict[str, str] = {}
+        most_inputs, most_tokens = self._limits[Lane.BACKFILL]
+        inputs, tokens, in_whole = 0, 0.0, 0
+        for text_hash, text in texts.items():
+            cost = estimate_tokens(text)
+            if inputs and (inputs == most_inputs or tokens + cost > most_tokens):
+                inputs, tokens, in_whole = 0, 0.0, len(filling)
+                if in_whole >= at_least:
+                    break
+            filling[text_hash], inputs, tokens = text, inputs + 1, tokens + cost
+        return filling if last or not in_whole else dict(islice(filling.items(), in_whole))
 
     @property
     def chunks_per_second(self) -> float:
@@ -278,14 +305,20 @@ class EmbeddingBatcher:
             else:
                 self._threads.add(thread)
 
+    def _request_limits(self, lane: Lane) -> tuple[int, float]:
+        """Return the inputs and tokens of one request, which is as large as it may be where requests are limited."""
+        return self._limits[Lane.BACKFILL if self._limiter.limited else lane]
+
     def _next_due(self, now: float) -> tuple[Lane | None, float]:
         """Return the lane whose request should leave next, and the time for it (monotonic seconds)."""
         hold = self._limiter.hold()
         for lane in (Lane.LIVE, Lane.BACKFILL):
             queue = self._queues[lane]
-            if not queue or (lane is Lane.BACKFILL and self._sending[lane] >= self._backfill_senders):
+            # Several requests at once would all be refused when the provider's limit is reached.
+            most_senders = 1 if self._limiter.slowed else self._backfill_senders
+            if not queue or (lane is Lane.BACKFILL and self._sending[lane] >= most_senders):
                 continue
-            inputs, tokens = self._limits[lane]
+            inputs, tokens = self._request_limits(lane)
             full = len(queue) >= inputs or queue.tokens >= tokens
             due = now if full else next(iter(queue.values())).since + self._linger[lane]
             # Backfill waits for a live request's two milliseconds, too: it would hold the sender for long.
@@ -304,7 +337,7 @@ class EmbeddingBatcher:
             lane, due = self._next_due(now)
             if lane is not None and due <= now:
                 self._sending[lane] += 1
-                inputs, tokens = self._limits[lane]
+                inputs, tokens = self._request_limits(lane)
                 # A provider on trial gets one text at a time.
                 return self._queues[lane].cut(1 if self._limiter.breaker.waste() else inputs, tokens), lane
             wake_at = min(due, self._look_at)

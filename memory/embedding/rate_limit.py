@@ -51,6 +51,9 @@ SHORTEST_BACKOFF_SECONDS = 0.2
 #: Seconds between two looks for the early end of a cool-down that other processes share.
 LOOK_SECONDS = 0.25
 
+#: Seconds after the end of a cool-down for which each request counts: the provider has asked to slow down.
+_SLOWED_SECONDS = 60.0
+
 #: Seconds between two attempts to send documents under a limit a minute while the broker is away.
 BROKER_AWAY_SECONDS = 1.0
 
@@ -131,6 +134,17 @@ class RateLimiter:
         self._clock = clock
         #: The state after the last step, and its time.
         self._last_state = AccountState(), 0.0
+        self._slowed_until = float("-inf")
+
+    @property
+    def slowed(self) -> bool:
+        """Return True if the provider asked to wait a moment ago."""
+        return self._clock() < self._slowed_until
+
+    @property
+    def limited(self) -> bool:
+        """Return True if requests are counted, by the settings or by the provider: each should be a full one."""
+        return any(self._a_minute) or self.slowed
 
     def acquire(self, *, tokens: float, lane: Lane | None, texts: int = 1) -> Permit:
         """Take the right to send one request of so many texts and about so many tokens now, to be reported.
@@ -212,6 +226,8 @@ class RateLimiter:
         with self._lock:
             state = state or self._local_step(name, *arguments)
             self._last_state = state, self._clock()
+        if state.seconds > 0 and not state.failing and state.refusal is None:
+            self._slowed_until = self._clock() + state.seconds + _SLOWED_SECONDS
         return state
 
     def _local_step(self, name: str, *arguments: float | str) -> AccountState:

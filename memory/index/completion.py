@@ -313,7 +313,8 @@ def fill_vectors(
         return report
     deadline = time.monotonic() + seconds
     while report.error is None and (began_at := time.monotonic()) < deadline and not stopping():
-        count = min(most, max(FEWEST, int(SECONDS_A_ROUND * batcher.chunks_per_second)))
+        enough = int(SECONDS_A_ROUND * batcher.chunks_per_second)
+        count = min(most, max(FEWEST, enough, batcher.full_request))
         if not (pending := store.pending_hashes(count, among=only)):
             break
         on_round(list(pending.values()))
@@ -322,6 +323,10 @@ def fill_vectors(
         vectors: dict[str, VectorOutcome] = {**indexer.unread(texts, store)}
         vectors |= indexer.paid_vectors([text_hash for text_hash in texts if text_hash not in vectors])
         missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in vectors}
+        if batcher.full_request:
+            whole = batcher.whole_requests(missing, at_least=enough, last=len(pending) < count)
+            # A request counts, however few texts it holds: paid vectors make room for more of them first.
+            missing = {} if vectors and len(whole) == len(missing) else whole
         if missing:
             agent, dimensions = indexer.agent.id, dimensions_of(store)
             ticket = batcher.submit(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions)

@@ -74,6 +74,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "recalld tries again, and keywords work meanwhile; `recalld doctor --online` tries it now",
         _PROVIDER,
     ),
+    _CODE.PROVIDER_WAITS: Text(
+        "it asks recalld to wait until {until:clock}",
+        "this command then goes on by itself, and waits again when asked to; interrupted, it resumes when run again",
+        _PROVIDER,
+    ),
     _CODE.PROVIDER_UNREACHABLE: Text(
         "{error}",
         "check that it runs, remote.base_url and the network; keywords work meanwhile, vectors follow when it answers",
@@ -414,6 +419,12 @@ def since(at: float) -> str:
     return duration(max(0.0, time.time() - at))
 
 
+def clock(at: float) -> str:
+    """Return a moment, in Unix seconds, as the local time, with the date of another day."""
+    today = time.strftime("%Y-%m-%d", time.localtime(at)) == time.strftime("%Y-%m-%d")
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", time.localtime(at))
+
+
 class _Words(string.Formatter):
     """Templates whose values may be `waiting` chunks, a `count` of a noun, a `clock`, a `date` or a `duration`."""
 
@@ -426,8 +437,7 @@ class _Words(string.Formatter):
             case ["duration"]:
                 return duration(value)
             case ["clock"]:
-                today = time.strftime("%Y-%m-%d", time.localtime(value)) == time.strftime("%Y-%m-%d")
-                return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", time.localtime(value))
+                return clock(value)
             case ["date"]:
                 return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
             case ["kind"]:

@@ -116,7 +116,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]
     The failed documents of its outcome are transcripts of the plan.
     """
     planned = AgentComparison(plan.agent.id, backfill=[*plan.transcripts, *plan.other_documents])
-    with Run(settings, [plan.agent]) as run:
+    with Run(settings, [plan.agent], patient=True) as run:
         report = run.by_workers(lambda: [planned], expected=plan.estimate.chunks)
     [outcome] = report.outcomes
     failed = {key: reason for key, reason in outcome.failed.items() if key in plan.transcripts}

@@ -18,7 +18,7 @@ import click
 
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage, batch_jobs_of
 from memory.embedding.consent import Consents, HeldTexts
-from memory.status.condition_texts import counted, part_of, text_of, what_happened
+from memory.status.condition_texts import clock, counted, part_of, text_of, what_happened
 from memory.status.vectors import held_vectors
 from producers.reconciler import AgentComparison
 from recalld.invocation import to_type
@@ -49,6 +49,9 @@ _UNABLE_SECONDS = 5.0
 
 #: Seconds of a provider's cool-down that a command waits for.
 _LONGEST_COOL_DOWN_SECONDS = 300.0
+
+#: Seconds after a provider's cool-down in which a patient run expects an answer: a request may take 120 of them.
+_ANSWER_SECONDS = 150.0
 
 #: Conditions of workers that index nothing.
 _UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE, ConditionCode.SETTINGS_OLDER})
@@ -106,7 +109,7 @@ class Wait:
         self._stop = stop
         self._expected = expected
         self._spending = Spending(broker.health, [index.agent for index in run.indexes])
-        self._agents = [_AgentWait(index, broker) for index in run.indexes]
+        self._agents = [_AgentWait(index, broker, patient=run.patient) for index in run.indexes]
         self._start = _sum([index.counts() for index in run.indexes])
         for sentence in filter(None, (index.other_format for index in run.indexes)):
             self.line.once(f"recalld: {to_type(printable_name(sentence))}", key=sentence)
@@ -160,9 +163,11 @@ class Wait:
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
             self._look()
             # `recalld status` shows a condition for as long as it lasts.
-            for condition in (condition for agent in self._agents for condition in agent.conditions):
+            for condition in (condition for agent in self._agents for condition in agent.news):
                 text = to_type(printable_name(text_of(condition)))
-                self.line.once(f"recalld: {part_of(condition)}: {text}", key=text)
+                # A patient run meets the same limit again and again.
+                key = f"{condition.code} {condition.subject}" if self._run.patient else text
+                self.line.once(f"recalld: {part_of(condition)}: {text}", key=key)
             if self.line.due:
                 self._show()
             if all(agent.unable or agent.is_done for agent in self._agents):
@@ -181,7 +186,7 @@ class Wait:
 
     def _show(self) -> None:
         """Draw the progress and the work to come, unless there is none."""
-        waiting = [agent.waits_for for agent in self._agents if agent.waits_for]
+        waiting = [agent.waits_for + agent.pause for agent in self._agents if agent.waits_for]
         more = f" and {counted(len(waiting) - 1, 'more agent')}" if len(waiting) > 1 else ""
         counts, of_documents = _sum([agent.counts for agent in self._agents]), self._most_documents
         if not (of_documents or counts.vectors_pending or waiting):
@@ -213,7 +218,8 @@ class Wait:
             (agent.documents, agent.oldest_chunk, agent.building, agent.sentences, agent.counts.vectors_held)
             for agent in self._agents
         ]
-        if any(agent.jobs for agent in self._agents) or state != self._state:
+        is_told_to_wait = self._run.patient and any(agent.pause for agent in self._agents)
+        if any(agent.jobs for agent in self._agents) or is_told_to_wait or state != self._state:
             self._state, self._moved_at = state, time.monotonic()
         limit = self._run.settings.workers.stalled_after_seconds
         endpoints = [agent.endpoint for agent in self._agents if agent.endpoint is not None]
@@ -232,8 +238,11 @@ class _AgentWait:
     missing vectors to them. `held` texts wait for a consent.
     """
 
-    def __init__(self, index: RunIndex, broker: BrokerSide) -> None:
+    def __init__(self, index: RunIndex, broker: BrokerSide, *, patient: bool) -> None:
         self._index = index
+        self._patient = patient
+        #: End of the last cool-down that the provider asked for, in Unix seconds.
+        self._cool_until = 0.0
         self._agent = index.agent
         self._broker = broker
         self._began_at = self.marked_at = time.time()
@@ -246,6 +255,8 @@ class _AgentWait:
         self.documents = self._documents()
         self.counts, health, provider = self._index.counts(), self._broker.health, self._index.choice.provider
         self.endpoint = health.endpoint(provider.account, provider.model) if provider is not None else None
+        if self.endpoint is not None and self.endpoint.condition is EndpointCondition.COOLING_DOWN:
+            self._cool_until = self.endpoint.until or self._cool_until
         self.oldest_chunk = self._oldest_chunk() if self.counts.vectors_pending else None
         self.building = self._index.generations.next()
         # Conditions of an earlier run may be over.
@@ -280,6 +291,28 @@ class _AgentWait:
         if self.counts.vectors_held:
             return f"the release of {counted(self.counts.vectors_held, 'vector')}"
         return "the new index to be whole" if self.building is not None else ""
+
+    @property
+    def pause(self) -> str:
+        """Return the reason why the provider is asked no sooner, for the line of progress; "" without one."""
+        provider, now = self._index.choice.provider, time.time()
+        if provider is None or self.documents or self.oldest_chunk is None:
+            return ""
+        if self._cool_until > now:
+            return f" (asks to wait until {clock(self._cool_until)})"
+        limits = (provider.limits.requests_per_minute, "request"), (provider.limits.tokens_per_minute, "token")
+        counts = [counted(number, noun) for number, noun in limits if number is not None]
+        return f" (at most {' and '.join(counts)} a minute)" if counts else ""
+
+    @property
+    def news(self) -> list[Condition]:
+        """Return the conditions, and the wait that the provider asks for where the command waits as long."""
+        if not self._patient or not self._cool_until:
+            return list(self.conditions)
+        wait = Condition(ConditionCode.PROVIDER_WAITS, self._index.choice.name, params={"until": self._cool_until})
+        fails = ConditionCode.PROVIDER_FAILS
+        until = self._cool_until
+        return [wait, *(entry for entry in self.conditions if entry.code != fails or (entry.since or 0.0) > until)]
 
     def ask_again(self) -> None:
         """Ask the provider now for all missing vectors; end its cool-down of an earlier run."""
@@ -359,15 +392,18 @@ class _AgentWait:
     def _holds_up(self, condition: Condition) -> bool:
         """Return True if no vectors come soon because of the condition."""
         endpoint, patience = self.endpoint, _PATIENCE_SECONDS
+        lasted = self._lasted(condition)
         if condition.code not in OF_PROVIDER:
             patience = _UNABLE_SECONDS
         elif endpoint is not None and endpoint.until is not None:
-            left = endpoint.until - time.time()
-            if endpoint.condition is EndpointCondition.STOPPED or left > _LONGEST_COOL_DOWN_SECONDS:
+            is_too_long = endpoint.until - time.time() > _LONGEST_COOL_DOWN_SECONDS and not self._patient
+            if endpoint.condition is EndpointCondition.STOPPED or is_too_long:
                 patience = 0.0
             elif endpoint.condition is EndpointCondition.COOLING_DOWN:
                 patience = float("inf")
-        return condition.code in HOLD_UP_VECTORS and self._lasted(condition) >= patience
+        elif self._patient and (since_wait := time.time() - self._cool_until) < lasted:
+            lasted, patience = since_wait, _ANSWER_SECONDS
+        return condition.code in HOLD_UP_VECTORS and lasted >= patience
 
     def _lasted(self, condition: Condition) -> float:
         """Return the seconds since a condition began, or since the command did."""

@@ -97,10 +97,14 @@ def run_index(
 
 
 class Run:
-    """One run for some agents. As a context it closes its readers at the end."""
+    """One run for some agents. As a context it closes its readers at the end.
 
-    def __init__(self, settings: Settings, agents: Sequence[AgentSettings]) -> None:
+    A `patient` run waits as long as the provider asks.
+    """
+
+    def __init__(self, settings: Settings, agents: Sequence[AgentSettings], *, patient: bool = False) -> None:
         self.settings = settings
+        self.patient = patient
         self.indexes = [RunIndex(settings, agent) for agent in agents]
         #: Requests that this process itself sends to providers.
         self.requests = CommandRequests(settings)

@@ -23,7 +23,7 @@ from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal
 from schemas.documents import Lane
-from schemas.errors import Permanent, RecalldError, Terminal, Transient
+from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
 from schemas.ports import Usage
 from tests.storing import cache_at, cache_file, cache_reader_at
 from tests.waiting import wait_until
@@ -134,6 +134,35 @@ def test_requests_respect_the_limits_of_tokens_and_inputs(make: Make) -> None:
     provider.batches.clear()
     vectors_of(batcher.submit({**long, **huge}, lane=Lane.BACKFILL))
     assert sorted(map(len, provider.batches)) == [1] * 6
+
+
+@pytest.mark.parametrize(
+    ("at_least", "last", "count"), [(1, False, 30), (31, False, 60), (100, False, 60), (100, True, 70), (1, True, 30)]
+)
+def test_texts_for_whole_requests_end_where_a_request_is_full(make: Make, at_least: int, last: bool, count: int):
+    batcher = make(Provider(inputs=30))
+    assert len(batcher.whole_requests(texts("old", 70), at_least=at_least, last=last)) == count
+    few = texts("old", 20)
+    assert batcher.whole_requests(few, at_least=1, last=False) == few
+
+
+def test_after_a_request_to_slow_down_one_request_of_old_texts_is_sent_at_a_time(make: Make) -> None:
+    provider = Provider(concurrency=2, inputs=10)
+    batcher = make(provider)
+    provider.answer_next(Throttled("slow down", retry_after=0.01))
+    provider.open.clear()
+    ticket = batcher.submit(texts("old", 40), lane=Lane.BACKFILL)
+    wait_until(lambda: provider.requests >= 2)
+    provider.open.set()
+    vectors_of(ticket)
+    provider.open.clear()
+    slowed = batcher.submit(texts("more", 40), lane=Lane.BACKFILL)
+    wait_until(lambda: len(provider.batches) > 5)
+    live = batcher.submit(texts("new", 1), lane=Lane.LIVE)
+    wait_until(lambda: ["new 0"] in provider.batches, what="the other sender is free")
+    assert sum(batch[0].startswith("more") for batch in provider.batches) == 1
+    provider.open.set()
+    vectors_of(slowed), vectors_of(live)
 
 
 def test_live_overtakes_backfill(make: Make) -> None:

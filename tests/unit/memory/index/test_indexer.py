@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
+from memory.embedding.coordination import Coordination
 from memory.embedding.providers.stub import StubProvider
+from memory.embedding.rate_limit import RateLimiter
 from memory.index.completion import FillReport, fill_vectors, lacking_documents
 from memory.index.indexer import Indexer, IndexReport
 from schemas.documents import DocumentKey, Lane
@@ -78,6 +81,16 @@ def test_keywords_do_not_wait_for_a_slow_model(world: World):
     assert (len(indexer.target().search_text("gateway", 5)), indexer.target().check()) == (1, [])
     assert fill(indexer).ready == 1
     assert indexer.target().counts().vectors_pending == 0
+
+
+def test_under_a_limit_each_request_is_full_however_slow_the_provider_is(world: World) -> None:
+    provider = StubProvider(limits=replace(SLOW, inputs=100, requests_per_minute=5))
+    indexer = world.indexer(provider, coordinate=lambda _provider: Coordination(RateLimiter(provider.limits)))
+    keys = [world.write(f"memory/{number}.md", f"Note {number}\n") for number in range(250)]
+    indexer.index(keys, lane=Lane.BACKFILL, on_done=lambda _keys: None)
+    assert provider.batches == [], "old texts wait until a request is full"
+    assert fill(indexer).ready == 250
+    assert list(map(len, provider.batches)) == [100, 100, 50]
 
 
 def test_a_missing_key_does_not_throw_vectors_away(world: World):
