@@ -61,15 +61,20 @@ BROKER_AWAY_SECONDS = 1.0
 _LONGEST_REFUSAL = 1000
 
 
-def _budget(limit: int | None, lane: Lane | None, *, at_once: float) -> tuple[float, float]:
+#: Lanes by their number in a step.
+_LANES = (None, Lane.LIVE, Lane.BACKFILL)
+
+
+def _budget(limit: int | None, lane: Lane | None, *, at_once: float, part: float = 0.0) -> tuple[float, float]:
     """Return a rate a second on average, 0 for no limit, and the amount that a lane may use at once.
 
-    They keep every minute, `60 * rate + burst`, within the limit. `at_once` is the share of the limit in the burst.
+    They keep every minute, `60 * rate + burst`, within the limit and the `part` of a request that is none. `at_once` is
+    the share of the limit in the burst.
     """
     if not limit:
         return 0.0, 0.0
     burst = max(1.0, limit * at_once)
-    return max(limit - burst, 0.5) / 60.0, burst * (1 - _LEFT_FOR_LIVE if lane is Lane.BACKFILL else 1.0)
+    return max(limit - burst + part, 0.5) / 60.0, burst * (1 - _LEFT_FOR_LIVE if lane is Lane.BACKFILL else 1.0)
 
 
 def request_tokens(limit: int, tokens_per_minute: int | None) -> float:
@@ -159,10 +164,10 @@ class RateLimiter:
         """
         permit = self.breaker.admit(texts, query=lane is None)
         most_requests, most_tokens = self._a_minute
-        requests = _budget(most_requests, lane, at_once=_REQUEST_BURST)
+        requests = _budget(most_requests, lane, at_once=_REQUEST_BURST, part=0.9)
         # Every minute is within it, except for inputs above the share.
         token_budget = _budget(most_tokens, lane, at_once=_TOKEN_BURST)
-        state = self._step("acquire", 0 if lane is None else 1, *requests, tokens, *token_budget)
+        state = self._step("acquire", _LANES.index(lane), *requests, tokens, *token_budget)
         if state.seconds <= 0 and state.paced <= 0:
             return permit
         self.breaker.release(permit)
@@ -242,7 +247,7 @@ class RateLimiter:
             return replace(state, seconds=max(state.seconds, float(pause)), failures=failures, failing=field != "cool")
         if name == "answered" and state.seconds <= 0:
             return AccountState()
-        waits = name == "acquire" and arguments[0] == 1 and any(self._a_minute) and self._shared is not None
+        waits = name == "acquire" and arguments[0] != 0 and any(self._a_minute) and self._shared is not None
         return replace(state, paced=BROKER_AWAY_SECONDS if waits else 0.0)
 
 

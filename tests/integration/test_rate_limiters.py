@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import chain
 from typing import Protocol
 
 import pytest
@@ -171,6 +172,40 @@ class TestLimitsAMinute:
         limiter = make(limits(requests=200))
         assert 10 <= fill(limiter, Lane.BACKFILL) <= 15
         assert fill(limiter, Lane.LIVE) >= 5
+
+    def test_live_texts_that_wait_leave_before_old_ones(self, make: Make, clock: Clock) -> None:
+        limiter = make(limits(requests=6))
+        acquire(limiter, lane=Lane.BACKFILL)
+        with pytest.raises(Paced) as paced:
+            acquire(limiter)
+        clock.now += (paced.value.retry_after or 0.0) - 0.5
+        with pytest.raises(Paced):
+            acquire(limiter)
+        clock.now += 0.6
+        with pytest.raises(Paced):
+            acquire(limiter, lane=Lane.BACKFILL)
+        acquire(limiter)
+
+    @pytest.mark.parametrize(("others", "limit"), [(Lane.LIVE, 30), (None, None)])
+    def test_old_texts_keep_a_tenth_of_the_limit_beside_live_texts_and_queries(
+        self, make: Make, clock: Clock, others: Lane | None, limit: int | None
+    ) -> None:
+        limiter = make(limits(requests=30))
+        times: dict[Lane | None, list[float]] = {others: [], Lane.BACKFILL: []}
+        began_at = clock.now
+        while clock.now < began_at + 600:
+            for lane, admitted in times.items():
+                try:
+                    acquire(limiter, lane=lane)
+                    admitted.append(clock.now)
+                except Paced:
+                    pass
+            clock.now += 0.5
+        assert 27 <= len(times[Lane.BACKFILL]) <= 33
+        if limit is not None:
+            together = sorted(chain(*times.values()))
+            minutes = [sum(at <= other < at + 59.5 for other in together) for at in together]
+            assert 0.9 * limit < max(minutes) <= limit
 
     def test_a_query_is_charged_and_never_waits(self, make: Make) -> None:
         limiter = make(limits(requests=10))

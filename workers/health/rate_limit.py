@@ -5,6 +5,8 @@
     error:M               the provider's refusal for good of model M, until it answers
     failures:M, failed:M  failures in a row, and the time of the last one
     requests, tokens      time at which all sent requests are within the limits a minute again
+    live, old             until then live texts, or old ones whose share is due, wait for the next request
+    due                   from then on an old text may leave in any case
 
 Times are Unix seconds. A model that is unknown or down does not stop requests to other models.
 """
@@ -30,6 +32,12 @@ LONGEST_SECONDS: Final = 3_660
 #: Seconds for which status shows a passing failure without later requests.
 FAILED_LATELY_SECONDS: Final = 30
 
+#: Of so many requests at least one is of old texts, where some wait.
+_OLD_SHARE: Final = 10
+
+#: Seconds for which a text that had to wait counts as waiting.
+_ASKS_SECONDS: Final = 2
+
 _SCRIPT: Final = f"""
 -- KEYS: account; ARGV: model, seconds on the caller's clock (empty: the server's), step, arguments of the step
 local key, model, step = KEYS[1], ARGV[1], ARGV[3]
@@ -44,7 +52,8 @@ local function time_of(field, longest)
   return seconds - now > longest and now or seconds
 end
 local found = redis.call('HMGET', key, 'cool', 'until:' .. model, 'failures:' .. model, 'failed:' .. model,
-  'requests', 'tokens', 'error:' .. model)
+  'requests', 'tokens', 'error:' .. model, 'live', 'old', 'due')
+local live, old, due = tonumber(found[8] or 0), tonumber(found[9] or 0), time_of(found[10], {LONGEST_SECONDS})
 local cool, own, failures, failed, requests, tokens =
   time_of(found[1], {LONGEST_SECONDS}), time_of(found[2], {LONGEST_SECONDS}), tonumber(found[3] or 0),
   time_of(found[4], 0), time_of(found[5], {LONGEST_SECONDS}), time_of(found[6], {LONGEST_SECONDS})
@@ -55,7 +64,8 @@ local function set(field, value)
   changes[#changes + 1] = type(value) == 'number' and string.format('%.6f', value) or value
 end
 
--- Acquire: 0 or 1 (may wait), rate and room of requests, tokens, rate and room of tokens. A rate of 0 is no limit.
+-- Acquire: 0 (query, never waits), 1 (live) or 2 (old texts), rate and room of requests, tokens, rate and room of
+-- tokens. A rate of 0 is no limit.
 if step == 'acquire' and hold <= 0 then
   local function left(busy_until, cost, rate, room)
     if rate == 0 then return 0 end
@@ -63,15 +73,34 @@ if step == 'acquire' and hold <= 0 then
     return math.max(0, math.min(ahead, ahead + (cost - room) / rate))
   end
   local request_rate, cost, token_rate = tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
-  if ARGV[4] == '1' then
+  local turn = math.max(request_rate > 0 and 1 / request_rate or 0, token_rate > 0 and cost / token_rate or 0)
+  if ARGV[4] ~= '0' and turn > 0 then
     wait = math.max(left(requests, 1, request_rate, tonumber(ARGV[6])),
       left(tokens, cost, token_rate, tonumber(ARGV[9])))
+    -- Live texts that wait leave before old ones, except for the share of these.
+    if ARGV[4] == '1' then
+      wait = math.max(wait, old - now)
+      if wait > 0 then set('live', now + {_ASKS_SECONDS}) end
+    elseif now < due - turn then
+      wait = math.max(wait, math.min(live, due - turn) - now)
+    elseif wait > 0 then
+      if old <= now then
+        due = math.max(due, now + turn)
+        set('due', due)
+      end
+      set('old', now + {_ASKS_SECONDS})
+      wait = math.min(wait, math.max(0, due - now))
+    end
   end
   -- Less than the reply can say is no wait.
   if wait < 0.000001 then wait = 0 end
   if wait == 0 then
     if request_rate > 0 then set('requests', math.max(requests, now) + 1 / request_rate) end
     if token_rate > 0 then set('tokens', math.max(tokens, now) + cost / token_rate) end
+    if ARGV[4] == '2' and turn > 0 then
+      set('old', 0)
+      set('due', now + {_OLD_SHARE} * turn)
+    end
   end
 
 -- Report of a good answer. One of a request that left before the cool-down ends nothing.
