@@ -61,7 +61,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             raise Postponed("the tokens of today are used up", retry_in=UNABLE_PAUSE_SECONDS)
         runtime.health.resolve(*_OF_AGENT, agent=agent)
         full = indexer.supply.batcher.full_request if indexer.supply.batcher is not None else 0
-        is_too_little = len(target.pending_hashes(full)) < full if full else indexer.supply.slow
+        is_too_little = len(target.pending_hashes(full)) < full and not indexer.overdue if full else indexer.supply.slow
         waiting = runtime.queue.pending_set.waiting(agent)
         if is_too_little and waiting.backfill + (waiting.running if full else 0):
             # A local model would compete with keywords for the processor, and a request would not be full yet.

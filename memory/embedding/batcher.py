@@ -305,10 +305,6 @@ class EmbeddingBatcher:
             else:
                 self._threads.add(thread)
 
-    def _request_limits(self, lane: Lane) -> tuple[int, float]:
-        """Return the inputs and tokens of one request, which is as large as it may be where requests are limited."""
-        return self._limits[Lane.BACKFILL if self._limiter.limited else lane]
-
     def _next_due(self, now: float) -> tuple[Lane | None, float]:
         """Return the lane whose request should leave next, and the time for it (monotonic seconds)."""
         hold = self._limiter.hold()
@@ -318,7 +314,7 @@ class EmbeddingBatcher:
             most_senders = 1 if self._limiter.slowed else self._backfill_senders
             if not queue or (lane is Lane.BACKFILL and self._sending[lane] >= most_senders):
                 continue
-            inputs, tokens = self._request_limits(lane)
+            inputs, tokens = self._limits[lane]
             full = len(queue) >= inputs or queue.tokens >= tokens
             due = now if full else next(iter(queue.values())).since + self._linger[lane]
             # Backfill waits for a live request's two milliseconds, too: it would hold the sender for long.
@@ -337,7 +333,7 @@ class EmbeddingBatcher:
             lane, due = self._next_due(now)
             if lane is not None and due <= now:
                 self._sending[lane] += 1
-                inputs, tokens = self._request_limits(lane)
+                inputs, tokens = self._limits[lane]
                 # A provider on trial gets one text at a time.
                 return self._queues[lane].cut(1 if self._limiter.breaker.waste() else inputs, tokens), lane
             wake_at = min(due, self._look_at)

@@ -51,18 +51,11 @@ SHORTEST_BACKOFF_SECONDS = 0.2
 #: Seconds between two looks for the early end of a cool-down that other processes share.
 LOOK_SECONDS = 0.25
 
-#: Seconds after the end of a cool-down for which each request counts: the provider has asked to slow down.
-_SLOWED_SECONDS = 60.0
-
 #: Seconds between two attempts to send documents under a limit a minute while the broker is away.
 BROKER_AWAY_SECONDS = 1.0
 
 #: Characters of a provider's refusal that are kept.
 _LONGEST_REFUSAL = 1000
-
-
-#: Lanes by their number in a step.
-_LANES = (None, Lane.LIVE, Lane.BACKFILL)
 
 
 def _budget(limit: int | None, lane: Lane | None, *, at_once: float, part: float = 0.0) -> tuple[float, float]:
@@ -167,7 +160,7 @@ class RateLimiter:
         requests = _budget(most_requests, lane, at_once=_REQUEST_BURST, part=0.9)
         # Every minute is within it, except for inputs above the share.
         token_budget = _budget(most_tokens, lane, at_once=_TOKEN_BURST)
-        state = self._step("acquire", _LANES.index(lane), *requests, tokens, *token_budget)
+        state = self._step("acquire", (None, Lane.LIVE, Lane.BACKFILL).index(lane), *requests, tokens, *token_budget)
         if state.seconds <= 0 and state.paced <= 0:
             return permit
         self.breaker.release(permit)
@@ -232,7 +225,7 @@ class RateLimiter:
             state = state or self._local_step(name, *arguments)
             self._last_state = state, self._clock()
         if state.seconds > 0 and not state.failing and state.refusal is None:
-            self._slowed_until = self._clock() + state.seconds + _SLOWED_SECONDS
+            self._slowed_until = self._clock() + state.seconds + THROTTLED_BACKOFF[1]
         return state
 
     def _local_step(self, name: str, *arguments: float | str) -> AccountState:

@@ -297,7 +297,7 @@ def fill_vectors(
     most: int = MOST,
     on_round: Callable[[Sequence[str]], None] = lambda _hashes: None,
 ) -> FillReport:
-    """Fill in vectors of an indexer's target for about `seconds`, the oldest chunks first.
+    """Fill in vectors of an indexer's target for about `seconds`, the `overdue` ones and the oldest chunks first.
 
     `on_round` receives the text hashes of each round before it, at most `most`, and `on_ready` afterwards the number
     of committed vectors and the seconds that it took. With `only` (text hashes), other chunks belong to other jobs and
@@ -315,7 +315,12 @@ def fill_vectors(
     while report.error is None and (began_at := time.monotonic()) < deadline and not stopping():
         enough = int(SECONDS_A_ROUND * batcher.chunks_per_second)
         count = min(most, max(FEWEST, enough, batcher.full_request))
-        if not (pending := store.pending_hashes(count, among=only)):
+        overdue = indexer.overdue.intersection(indexer.overdue if only is None else only)
+        pending, lane = store.pending_hashes(count, among=overdue) if overdue else {}, Lane.LIVE
+        if not pending:
+            indexer.overdue.difference_update(overdue)
+            pending, lane = store.pending_hashes(count, among=only), Lane.BACKFILL
+        if not pending:
             break
         on_round(list(pending.values()))
         chunks = store.chunk_rows(list(pending))
@@ -323,13 +328,13 @@ def fill_vectors(
         vectors: dict[str, VectorOutcome] = {**indexer.unread(texts, store)}
         vectors |= indexer.paid_vectors([text_hash for text_hash in texts if text_hash not in vectors])
         missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in vectors}
-        if batcher.full_request:
+        if batcher.full_request and lane is Lane.BACKFILL:
             whole = batcher.whole_requests(missing, at_least=enough, last=len(pending) < count)
             # A request counts, however few texts it holds: paid vectors make room for more of them first.
             missing = {} if vectors and len(whole) == len(missing) else whole
         if missing:
             agent, dimensions = indexer.agent.id, dimensions_of(store)
-            ticket = batcher.submit(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions)
+            ticket = batcher.submit(missing, lane=lane, agent=agent, dimensions=dimensions)
             try:
                 until = time.monotonic() + ROUND_TIMEOUT_SECONDS
                 while not ticket.wait(_LOOK_SECONDS) and time.monotonic() < until and not stopping():
@@ -342,6 +347,7 @@ def fill_vectors(
         committed = 0
         for start in range(0, len(rows), MAX_CHUNKS_PER_COMMIT):
             committed += store.write_vectors(dict(rows[start : start + MAX_CHUNKS_PER_COMMIT]))
+        indexer.overdue.difference_update(digest for _, (digest, _) in rows)
         if committed == 0:
             break
         refused = min(committed, sum(isinstance(value, Refusal) for _, (_, value) in rows))

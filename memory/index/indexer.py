@@ -97,6 +97,8 @@ class Indexer:
         self.generations = generations
         self.supply = supply
         self.holds = holds and supply.identity != NO_VECTORS
+        #: Hashes of live texts that were committed without their vectors: these come before those of old texts.
+        self.overdue: set[str] = set()
         self._clock = clock
 
     def close(self) -> None:
@@ -296,6 +298,9 @@ class Indexer:
                 run.report.added += len(change.added)
                 run.report.removed += len(change.removed)
                 run.report.vectors_missing += sum(chunk.text_hash not in change.vectors for chunk in change.added)
+        if run.lane is Lane.LIVE and self.supply.batcher is not None:
+            texts = (chunk.text_hash for plan in batch.plans for chunk in plan.write.added)
+            self.overdue.update(digest for digest in texts if digest not in batch.vectors)
         done = [key for key in dict.fromkeys(batch.done) if key not in conflicts]
         for store in run.mirrors:
             self._run(_Run(store, holds=run.holds), done, attempt=0)

@@ -419,12 +419,6 @@ def since(at: float) -> str:
     return duration(max(0.0, time.time() - at))
 
 
-def clock(at: float) -> str:
-    """Return a moment, in Unix seconds, as the local time, with the date of another day."""
-    today = time.strftime("%Y-%m-%d", time.localtime(at)) == time.strftime("%Y-%m-%d")
-    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", time.localtime(at))
-
-
 class _Words(string.Formatter):
     """Templates whose values may be `waiting` chunks, a `count` of a noun, a `clock`, a `date` or a `duration`."""
 
@@ -437,7 +431,8 @@ class _Words(string.Formatter):
             case ["duration"]:
                 return duration(value)
             case ["clock"]:
-                return clock(value)
+                today = time.strftime("%Y-%m-%d", time.localtime(value)) == time.strftime("%Y-%m-%d")
+                return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", time.localtime(value))
             case ["date"]:
                 return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
             case ["kind"]:

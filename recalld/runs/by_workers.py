@@ -18,7 +18,7 @@ import click
 
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage, batch_jobs_of
 from memory.embedding.consent import Consents, HeldTexts
-from memory.status.condition_texts import clock, counted, part_of, text_of, what_happened
+from memory.status.condition_texts import counted, part_of, text_of, what_happened
 from memory.status.vectors import held_vectors
 from producers.reconciler import AgentComparison
 from recalld.invocation import to_type
@@ -47,11 +47,8 @@ _PATIENCE_SECONDS = 30.0
 #: Seconds after which a command believes workers that report that they cannot work.
 _UNABLE_SECONDS = 5.0
 
-#: Seconds of a provider's cool-down that a command waits for.
+#: Seconds of a provider's cool-down that a command waits for. A patient one waits for all of it, and as long after it.
 _LONGEST_COOL_DOWN_SECONDS = 300.0
-
-#: Seconds after a provider's cool-down in which a patient run expects an answer: a request may take 120 of them.
-_ANSWER_SECONDS = 150.0
 
 #: Conditions of workers that index nothing.
 _UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE, ConditionCode.SETTINGS_OLDER})
@@ -186,7 +183,8 @@ class Wait:
 
     def _show(self) -> None:
         """Draw the progress and the work to come, unless there is none."""
-        waiting = [agent.waits_for + agent.pause for agent in self._agents if agent.waits_for]
+        cool_downs = "".join(f" ({what_happened(agent.wait)})" for agent in self._agents[:1] if agent.wait is not None)
+        waiting = [agent.waits_for for agent in self._agents if agent.waits_for]
         more = f" and {counted(len(waiting) - 1, 'more agent')}" if len(waiting) > 1 else ""
         counts, of_documents = _sum([agent.counts for agent in self._agents]), self._most_documents
         if not (of_documents or counts.vectors_pending or waiting):
@@ -204,7 +202,7 @@ class Wait:
         jobs = [job for agent in self._agents for job in agent.jobs]
         done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
         in_jobs = f"{counted(len(jobs), 'batch job')} {done:,}/{texts:,}" if jobs else ""
-        waits = f"waits for {waiting[0]}{more}" if waiting else ""
+        waits = f"waits for {waiting[0]}{more}{cool_downs}" if waiting else ""
         of_vectors = counts.vectors_ready + counts.vectors_pending
         share = (documents + counts.vectors_ready) / max(of_documents + of_vectors, 1)
         self.line.draw("  ".join(filter(None, (figures, in_jobs, waits))), share=share)
@@ -218,8 +216,10 @@ class Wait:
             (agent.documents, agent.oldest_chunk, agent.building, agent.sentences, agent.counts.vectors_held)
             for agent in self._agents
         ]
-        is_told_to_wait = self._run.patient and any(agent.pause for agent in self._agents)
-        if any(agent.jobs for agent in self._agents) or is_told_to_wait or state != self._state:
+        waits_for_vectors = self._run.patient and all(
+            agent.oldest_chunk and not agent.documents for agent in self._agents
+        )
+        if any(agent.jobs for agent in self._agents) or waits_for_vectors or state != self._state:
             self._state, self._moved_at = state, time.monotonic()
         limit = self._run.settings.workers.stalled_after_seconds
         endpoints = [agent.endpoint for agent in self._agents if agent.endpoint is not None]
@@ -241,8 +241,9 @@ class _AgentWait:
     def __init__(self, index: RunIndex, broker: BrokerSide, *, patient: bool) -> None:
         self._index = index
         self._patient = patient
-        #: End of the last cool-down that the provider asked for, in Unix seconds.
+        #: End of the last cool-down that the provider asked for, in Unix seconds; and the condition of a present one.
         self._cool_until = 0.0
+        self.wait: Condition | None = None
         self._agent = index.agent
         self._broker = broker
         self._began_at = self.marked_at = time.time()
@@ -255,8 +256,11 @@ class _AgentWait:
         self.documents = self._documents()
         self.counts, health, provider = self._index.counts(), self._broker.health, self._index.choice.provider
         self.endpoint = health.endpoint(provider.account, provider.model) if provider is not None else None
-        if self.endpoint is not None and self.endpoint.condition is EndpointCondition.COOLING_DOWN:
-            self._cool_until = self.endpoint.until or self._cool_until
+        self.wait, until = None, self.endpoint.until if self.endpoint is not None else None
+        if self.endpoint is not None and self.endpoint.condition is EndpointCondition.COOLING_DOWN and until:
+            self._cool_until = until
+            if self._patient:
+                self.wait = Condition(ConditionCode.PROVIDER_WAITS, self._index.choice.name, params={"until": until})
         self.oldest_chunk = self._oldest_chunk() if self.counts.vectors_pending else None
         self.building = self._index.generations.next()
         # Conditions of an earlier run may be over.
@@ -293,26 +297,11 @@ class _AgentWait:
         return "the new index to be whole" if self.building is not None else ""
 
     @property
-    def pause(self) -> str:
-        """Return the reason why the provider is asked no sooner, for the line of progress; "" without one."""
-        provider, now = self._index.choice.provider, time.time()
-        if provider is None or self.documents or self.oldest_chunk is None:
-            return ""
-        if self._cool_until > now:
-            return f" (asks to wait until {clock(self._cool_until)})"
-        limits = (provider.limits.requests_per_minute, "request"), (provider.limits.tokens_per_minute, "token")
-        counts = [counted(number, noun) for number, noun in limits if number is not None]
-        return f" (at most {' and '.join(counts)} a minute)" if counts else ""
-
-    @property
     def news(self) -> list[Condition]:
-        """Return the conditions, and the wait that the provider asks for where the command waits as long."""
-        if not self._patient or not self._cool_until:
-            return list(self.conditions)
-        wait = Condition(ConditionCode.PROVIDER_WAITS, self._index.choice.name, params={"until": self._cool_until})
-        fails = ConditionCode.PROVIDER_FAILS
-        until = self._cool_until
-        return [wait, *(entry for entry in self.conditions if entry.code != fails or (entry.since or 0.0) > until)]
+        """Return the conditions; a patient command reports the wait that the provider asks for, not its failure."""
+        fails, until = ConditionCode.PROVIDER_FAILS, self._cool_until if self._patient else 0.0
+        conditions = [entry for entry in self.conditions if entry.code != fails or (entry.since or 0.0) > until]
+        return [self.wait, *conditions] if self.wait is not None else conditions
 
     def ask_again(self) -> None:
         """Ask the provider now for all missing vectors; end its cool-down of an earlier run."""
@@ -402,7 +391,7 @@ class _AgentWait:
             elif endpoint.condition is EndpointCondition.COOLING_DOWN:
                 patience = float("inf")
         elif self._patient and (since_wait := time.time() - self._cool_until) < lasted:
-            lasted, patience = since_wait, _ANSWER_SECONDS
+            lasted, patience = since_wait, _LONGEST_COOL_DOWN_SECONDS
         return condition.code in HOLD_UP_VECTORS and lasted >= patience
 
     def _lasted(self, condition: Condition) -> float:

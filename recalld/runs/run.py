@@ -97,10 +97,7 @@ def run_index(
 
 
 class Run:
-    """One run for some agents. As a context it closes its readers at the end.
-
-    A `patient` run waits as long as the provider asks.
-    """
+    """One run for some agents; a `patient` one waits as long as a provider asks. As a context it closes its readers."""
 
     def __init__(self, settings: Settings, agents: Sequence[AgentSettings], *, patient: bool = False) -> None:
         self.settings = settings

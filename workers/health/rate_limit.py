@@ -5,7 +5,7 @@
     error:M               the provider's refusal for good of model M, until it answers
     failures:M, failed:M  failures in a row, and the time of the last one
     requests, tokens      time at which all sent requests are within the limits a minute again
-    live, old             until then live texts, or old ones whose share is due, wait for the next request
+    live, old             until then (2 s) live texts, or old ones whose share is due, wait for the next request
     due                   from then on an old text may leave in any case
 
 Times are Unix seconds. A model that is unknown or down does not stop requests to other models.
@@ -35,9 +35,6 @@ FAILED_LATELY_SECONDS: Final = 30
 #: Of so many requests at least one is of old texts, where some wait.
 _OLD_SHARE: Final = 10
 
-#: Seconds for which a text that had to wait counts as waiting.
-_ASKS_SECONDS: Final = 2
-
 _SCRIPT: Final = f"""
 -- KEYS: account; ARGV: model, seconds on the caller's clock (empty: the server's), step, arguments of the step
 local key, model, step = KEYS[1], ARGV[1], ARGV[3]
@@ -53,7 +50,7 @@ local function time_of(field, longest)
 end
 local found = redis.call('HMGET', key, 'cool', 'until:' .. model, 'failures:' .. model, 'failed:' .. model,
   'requests', 'tokens', 'error:' .. model, 'live', 'old', 'due')
-local live, old, due = tonumber(found[8] or 0), tonumber(found[9] or 0), time_of(found[10], {LONGEST_SECONDS})
+local live, old, due = time_of(found[8], 2), time_of(found[9], 2), time_of(found[10], {LONGEST_SECONDS})
 local cool, own, failures, failed, requests, tokens =
   time_of(found[1], {LONGEST_SECONDS}), time_of(found[2], {LONGEST_SECONDS}), tonumber(found[3] or 0),
   time_of(found[4], 0), time_of(found[5], {LONGEST_SECONDS}), time_of(found[6], {LONGEST_SECONDS})
@@ -80,7 +77,7 @@ if step == 'acquire' and hold <= 0 then
     -- Live texts that wait leave before old ones, except for the share of these.
     if ARGV[4] == '1' then
       wait = math.max(wait, old - now)
-      if wait > 0 then set('live', now + {_ASKS_SECONDS}) end
+      if wait > 0 then set('live', now + 2) end
     elseif now < due - turn then
       wait = math.max(wait, math.min(live, due - turn) - now)
     elseif wait > 0 then
@@ -88,7 +85,7 @@ if step == 'acquire' and hold <= 0 then
         due = math.max(due, now + turn)
         set('due', due)
       end
-      set('old', now + {_ASKS_SECONDS})
+      set('old', now + 2)
       wait = math.min(wait, math.max(0, due - now))
     end
   end

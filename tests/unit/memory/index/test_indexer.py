@@ -93,6 +93,16 @@ def test_under_a_limit_each_request_is_full_however_slow_the_provider_is(world: 
     assert list(map(len, provider.batches)) == [100, 100, 50]
 
 
+def test_a_live_text_whose_patience_ends_is_embedded_before_old_ones(world: World) -> None:
+    provider = StubProvider(limits=SLOW)
+    indexer = world.indexer(provider)
+    old, new, more = (world.write(f"memory/{name}.md", f"The {name} note\n") for name in ("old", "new", "more"))
+    for key, lane in ((old, Lane.BACKFILL), (new, Lane.LIVE), (more, Lane.BACKFILL)):
+        indexer.index([key], lane=lane, on_done=lambda _keys: None)
+    assert fill_vectors(indexer, seconds=10, most=1).ready == 3
+    assert provider.batches == [["The new note\n"], ["The old note\n"], ["The more note\n"]]
+
+
 def test_a_missing_key_does_not_throw_vectors_away(world: World):
     key = world.write("MEMORY.md", "Paid for.\n")
     index(world.indexer(), key)
