@@ -65,10 +65,14 @@ class Urls:
 
 
 class PostgresServer:
-    """Server on a port of the loopback, with its data in `folder`. It may be killed and started again."""
+    """Server on a port of the loopback, with its data in `folder`. It may be killed and started again.
 
-    def __init__(self, folder: Path, *, port: int | None = None) -> None:
+    `settings` are PostgreSQL's.
+    """
+
+    def __init__(self, folder: Path, *, port: int | None = None, **settings: str) -> None:
         self.port = port or free_port()
+        self._settings = settings
         self._folder = folder
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
@@ -183,6 +187,7 @@ class PostgresServer:
             "autovacuum": "off",
             "max_connections": 300,
             "shared_buffers": "64MB",
+            **self._settings,
         }
         options = [word for name, setting in settings.items() for word in ("-c", f"{name}={setting}")]
         return _command("postgres", "-D", self._folder / "data", *options)

@@ -172,7 +172,8 @@ class RowReader(StoreReader):
         return dict(self._fetch("times", ids=ids))
 
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
-        return {row[0]: chunk_row(row) for row in self._fetch("chunk_rows", ids=ids)}
+        # A search often asks for none, and a statement waits for the network.
+        return {row[0]: chunk_row(row) for row in self._fetch("chunk_rows", ids=ids)} if ids else {}
 
     def texts_holding(
         self, words: Sequence[str], keys: Collection[DocumentKey]

@@ -20,7 +20,7 @@ import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,15 +149,19 @@ class Home:
 
 
 class Service:
-    """One connection to a query service."""
+    """One connection to a query service, with an access token in a fleet."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, token: str | None = None) -> None:
+        self.port = port
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def read(self, path: str, body: object = None) -> bytes:
         """Return the answer to a GET, or to a POST with `body`."""
         text = json.dumps(body) if body is not None else None
-        self._connection.request("POST" if text else "GET", path, text, {"Content-Type": "application/json"})
+        self._connection.request("POST" if text else "GET", path, text, self._headers)
         answer = self._connection.getresponse()
         content = answer.read()
         assert answer.status == 200, content
@@ -254,9 +258,10 @@ class InstantServer(StubServer):
 def family(pid: int) -> list[int]:
     """Return the process and all that descend from it."""
     processes = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text("ascii").split():
-            processes += family(int(child))
+    with suppress(FileNotFoundError):  # it has ended meanwhile
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text("ascii").split():
+                processes += family(int(child))
     return processes
 
 

@@ -124,6 +124,8 @@ def use_everything(settings: Settings, urls: Urls) -> str:
     [store] = writer.open_writer(Fingerprint("f3", "{}"))
     write(store)
     read(store)
+    store.set_meta({"name": "another text"})
+    assert store.search_text("alpha", 9)  # renews the words
     assert writer.current() == store.name
     owner.close()
     return store.name

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -152,9 +154,34 @@ def test_words_beyond_the_bound_are_evicted_and_read_again(database: Database) -
         seen = []
         for scope in (*stores, *stores):
             with database.transaction(scope, read_only=True) as connection:
-                seen.append(words.of(connection, database, scope, stores[scope].name))
+                seen.append(words.of(connection, database, scope, stores[scope].name, 1))
         assert (seen[0] is seen[2]) == is_kept
         assert seen[2].all.counts([b"gatewai "]) == [1]
+
+
+def test_calls_of_one_snapshot_read_the_generations_row_once(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    execute = psycopg.Cursor.execute
+
+    def recording(cursor: Any, query: Any, *bindings: Any, **options: Any) -> Any:
+        statements.append(query.decode() if isinstance(query, bytes) else str(query))
+        return execute(cursor, query, *bindings, **options)
+
+    store = stores[1]
+    store.search_text("gateway", 5)  # reads the words
+    monkeypatch.setattr(psycopg.Cursor, "execute", recording)
+    with store.snapshot():
+        assert store.change_token() == store.change_token()
+        assert store.search_vectors(vector(1), 5)
+        assert store.text_scores("gateway", [1])
+        assert store.term_counts("gateway").chunks == 11
+        assert store.chunk_rows([]) == {}
+    # The transaction's beginning, the row, the vectors; the pool's look at a connection is an empty statement.
+    statements = [text for text in statements if text]
+    assert [sum(name in text for text in statements) for name in ("BEGIN", "generations", "embedding")] == [1, 1, 1]
+    assert len(statements) == 3
 
 
 def test_a_query_of_another_width_is_refused_with_the_remedy(database: Database) -> None:

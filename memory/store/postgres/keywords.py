@@ -24,7 +24,7 @@ from schemas.agents import Scope
 Occurrences: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 #: Bytes of streams from which a segment is full, and bytes of all agents' words in a process's memory.
-SEGMENT_BYTES, MAX_RESIDENT_BYTES = 4 * 1024**2, 256 * 1024**2
+SEGMENT_BYTES, MAX_RESIDENT_BYTES = 4 * 1024**2, 128 * 1024**2
 #: Chunks that are read at once, and patterns whose occurrences a segment keeps: a search repeats them.
 PAGE_ROWS, CACHED_PATTERNS = 5_000, 100
 
@@ -34,7 +34,6 @@ _K1, _B, _LEAST_IDF = 1.2, 0.75, 1e-6
 _SORTED_BYTES, _COMPARED_BYTES = 6, 8
 _PADDING = b" " * 2 * _COMPARED_BYTES
 
-SELECT_COMMIT = "SELECT transactions FROM recalld.generations WHERE tenant = %s AND agent = %s AND generation = %s"
 # As one array: rows take ten times as long.
 SELECT_IDS = """
 SELECT coalesce(string_agg(int8send(id), ''::bytea ORDER BY id), '')
@@ -176,6 +175,11 @@ class AgentWords(NamedTuple):
     all: WordIndex
     users: WordIndex
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that they take in memory."""
+        return self.all.nbytes + self.users.nbytes
+
 
 class ResidentWords:
     """Words of the generations that a process searches, the least recently searched ones evicted first. Thread-safe."""
@@ -183,35 +187,40 @@ class ResidentWords:
     def __init__(self, *, max_bytes: int = MAX_RESIDENT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._resident: OrderedDict[tuple[Database, Scope, str], AgentWords] = OrderedDict()
+        self._nbytes = 0
         self._lock = threading.Lock()
         self._renewing = [threading.Lock() for _ in range(1024)]
 
-    def of(self, connection: Connection, database: Database, scope: Scope, generation: str) -> AgentWords:
+    def of(self, connection: Connection, database: Database, scope: Scope, generation: str, commit: int) -> AgentWords:
         """Return the words as of the commit that the connection's transaction sees; read new chunks only."""
         key, bindings = (database, scope, generation), (scope.tenant, scope.agent, generation)
-        commit = sum(row[0] for row in connection.execute(SELECT_COMMIT, bindings))
+        none = AgentWords(-1, WordIndex((), ()), WordIndex((), ()))
         with self._renewing[hash(key) % len(self._renewing)]:
-            words = self._resident.get(key) or AgentWords(-1, WordIndex((), ()), WordIndex((), ()))
+            words = self._resident.get(key, none)
             if words.commit != commit:
                 words = _renewed(connection, bindings, words, commit)
             with self._lock:
+                self._nbytes += words.nbytes - self._resident.pop(key, none).nbytes
                 self._resident[key] = words
-                self._resident.move_to_end(key)
-                total = sum(words.all.nbytes + words.users.nbytes for words in self._resident.values())
-                while total > self._max_bytes and len(self._resident) > 1:
-                    _, evicted = self._resident.popitem(last=False)
-                    total -= evicted.all.nbytes + evicted.users.nbytes
+                while self._nbytes > self._max_bytes and len(self._resident) > 1:
+                    self._nbytes -= self._resident.popitem(last=False)[1].nbytes
         return words
 
 
 def _renewed(connection: Connection, bindings: tuple[str, ...], words: AgentWords, commit: int) -> AgentWords:
-    [(raw_ids,)] = connection.execute(SELECT_IDS, bindings, binary=True)
-    ids = np.frombuffer(raw_ids, dtype=">i8").astype(np.int64)
     _, every, users = words
     last, is_whole = int(every.ids.max(initial=0)), False
+    ids = _present_ids(connection, bindings) if last else every.ids
     while not is_whole:
         rows = connection.execute(SELECT_STREAMS, (*bindings, last, PAGE_ROWS), binary=True).fetchall()
+        if not words.all.ids.size:  # all chunks are new
+            ids = np.append(ids, [row[0] for row in rows]).astype(np.int64)
         every = every.renewed(ids, [(id_, stream) for id_, stream, _ in rows])
         users = users.renewed(ids, [(id_, stream) for id_, _, stream in rows if stream])
         last, is_whole = rows[-1][0] if rows else last, len(rows) < PAGE_ROWS
     return AgentWords(commit, every, users)
+
+
+def _present_ids(connection: Connection, bindings: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    [(raw_ids,)] = connection.execute(SELECT_IDS, bindings, binary=True)
+    return np.frombuffer(raw_ids, dtype=">i8").astype(np.int64)

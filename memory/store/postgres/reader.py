@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Self
 
 from memory.chunking.segmenting import index_text
@@ -51,6 +52,8 @@ class PostgresReader(PostgresSearch, RowReader):
         self._scope = scope
         self._generation = generation
         self._options = options or StoreOptions()
+        #: The connection of this thread's snapshot, and the generation's row once it is read.
+        self._snapshots = threading.local()
 
     @property
     def name(self) -> str:
@@ -65,8 +68,12 @@ class PostgresReader(PostgresSearch, RowReader):
         return None
 
     def meta(self, name: str) -> str | None:
-        rows = self._fetch("meta", name=name)
-        return rows[0][0] if rows else None
+        # A search asks several times: a snapshot reads the row once.
+        with self._read() as connection:
+            if self._snapshots.row is None:
+                self._snapshots.row = dict(run(connection, STATEMENTS["meta"], self._bindings()))
+            text: str | None = self._snapshots.row.get(name)
+        return text
 
     def lacks_users_words(self) -> bool:
         return False
@@ -98,11 +105,21 @@ class PostgresReader(PostgresSearch, RowReader):
 
     @contextmanager
     def snapshot(self) -> Iterator[Self]:
-        with self._database.snapshot(self._scope):
+        with self._database.snapshot(self._scope), self._read():
             yield self
 
-    def _read(self) -> AbstractContextManager[Connection]:
-        return self._database.reading(self._scope)
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        connection: Connection | None = getattr(self._snapshots, "connection", None)
+        if connection is not None:
+            yield connection
+            return
+        with self._database.reading(self._scope) as connection:
+            self._snapshots.connection, self._snapshots.row = connection, None
+            try:
+                yield connection
+            finally:
+                self._snapshots.connection = None
 
     def _fetch(self, statement: str, **bindings: object) -> list[tuple[Any, ...]]:
         with self._read() as connection:

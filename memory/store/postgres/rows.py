@@ -63,7 +63,7 @@ STATEMENTS = {
         SELECT id, text_hash, sentence_users, sentence_signs FROM recalld.chunks
         WHERE {OF} AND sentence_users IS NOT NULL AND id > :last ORDER BY id LIMIT {PAGE}""",
     # `to_jsonb` has the columns by their names: fingerprint, identity, takeover, dimensions, transactions.
-    "meta": f"SELECT (meta || to_jsonb(g)) ->> :name FROM recalld.generations AS g WHERE {OF}",
+    "meta": f"SELECT (jsonb_each_text(meta || to_jsonb(g))).* FROM recalld.generations AS g WHERE {OF}",
 }
 STATEMENTS["counts"] += f""",
     (SELECT last_commit_at FROM recalld.generations WHERE {OF}),

@@ -178,12 +178,13 @@ BEGIN
         ALTER TABLE recalld.chunks ALTER COLUMN text SET COMPRESSION lz4, ALTER COLUMN words SET COMPRESSION lz4,
             ALTER COLUMN users_words SET COMPRESSION lz4;
     END IF;
-    -- Searches of one agent read one partition.
+    -- Searches of one agent read one partition. A chunk is a third of a page, with its words, which a first search
+    -- reads; a longer one puts its text elsewhere.
     EXECUTE (
         SELECT string_agg(format('CREATE TABLE recalld.%1$s_%2$s PARTITION OF recalld.%1$s
-            FOR VALUES WITH (MODULUS %3$s, REMAINDER %2$s)', parent, number, parts), ';')
-        FROM (VALUES ('files', 64), ('chunks', 64), ('documents', 64), ('document_parts', 64),
-            ('embeddings', 16)) AS tables (parent, parts),
+            FOR VALUES WITH (MODULUS %3$s, REMAINDER %2$s) %4$s', parent, number, parts, options), ';')
+        FROM (VALUES ('files', 64, ''), ('chunks', 64, 'WITH (toast_tuple_target = 2700)'), ('documents', 64, ''),
+            ('document_parts', 64, ''), ('embeddings', 16, '')) AS tables (parent, parts, options),
             generate_series(0, parts - 1) AS number
     );
 END $$;

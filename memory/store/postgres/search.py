@@ -53,7 +53,10 @@ SELECT_SENTENCES = f"SELECT id, sentence_users, sentence_signs {_CHUNKS} {_THESE
 
 
 class PostgresSearch(StoreReader):
-    """Searching half of the reader of a generation. `_read` begins a read-only transaction in the agent's scope."""
+    """Searching half of the reader of a generation.
+
+    `_read` lends the connection of this thread's read-only transaction in the agent's scope, or begins one.
+    """
 
     _words: ClassVar[ResidentWords] = ResidentWords()
     _database: Database
@@ -117,7 +120,8 @@ class PostgresSearch(StoreReader):
         return {"tenant": self._scope.tenant, "agent": self._scope.agent, "generation": self._generation} | bound
 
     def _words_at(self, connection: Connection) -> AgentWords:
-        return self._words.of(connection, self._database, self._scope, self._generation)
+        commit = int(self.meta("transactions") or 0)
+        return self._words.of(connection, self._database, self._scope, self._generation, commit)
 
     def _filter(self, connection: Connection, within: ChunkFilter | None) -> dict[str, Any]:
         """Return the bindings of `_WITHIN`: sources, ids of the files of the span, its start and end, None without."""
