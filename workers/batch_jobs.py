@@ -97,7 +97,8 @@ def batch_jobs(runtime: Runtime, indexer: Indexer) -> Iterator[AgentJobs | None]
 def keep_batch_jobs(runtime: Runtime, indexer: Indexer) -> None:
     """Remove old batch jobs, end the choice of a backlog that is done, report conditions, and look at open jobs."""
     agent, choice = indexer.agent.id, choice_path(runtime.settings.home, indexer.agent.id)
-    backlog = runtime.queue.pending_set.pending(agent).documents or indexer.target().pending_hashes(1)
+    target, documents = indexer.target(), runtime.queue.pending_set.pending(agent).documents
+    backlog = documents or target.pending_hashes(1) or target.held_hashes(1)
     # The documents of a new choice are queued within seconds.
     if not backlog and choice.exists() and time.time() - choice.stat().st_mtime > runtime.timing.batch.gathering:
         choice.unlink(missing_ok=True)

@@ -69,7 +69,7 @@ def run_backfill(
             allowance = Allowance(invocation.yes, max_tokens, max_dollars)
             consents(settings, plan.agent, plan.estimate, allowance=allowance)
             report, result = _run(settings, plan)
-            if not result["vectorsPending"]:
+            if not any(outcome.counts.vectors_pending or outcome.counts.vectors_held for outcome in report.outcomes):
                 choice.unlink(missing_ok=True)
             report.print_lines(failures_only=as_json)
             code, outcome["interrupted"] = report.exit_code or code, report.interrupted

@@ -90,6 +90,18 @@ def test_after_three_expirations_the_command_ends_and_names_the_one_that_goes_on
     assert (len(server.submitted), server.paid_inline.total()) == (4, 0)
 
 
+def test_texts_that_wait_for_a_yes_go_through_the_batch_api_after_it(
+    commands: CommandLine, server: BatchServer, old: Path
+) -> None:
+    commands.set("RECALLD_COST__ASK_ABOVE", "0")
+    commands.set("RECALLD_REMOTE__PRICE_PER_MILLION_TOKENS", "1")
+    code, out, err = commands.run("backfill", str(old), "--batch-api")
+    assert (code, server.paid.total()) == (4, 0), out + err
+    commands.say("index", "--yes")
+    assert server.paid.total() == len(server.paid) > 200
+    assert (len(server.submitted), server.paid_inline.total()) == (1, 0)
+
+
 @pytest.mark.long
 def test_the_choice_reaches_a_daemon_that_runs(home: Path, workspace: Path, server: BatchServer, old: Path) -> None:
     remote = f'[remote]\nbase_url = "{server.url}"\napi_key = "a-key"\nbatch.poll_interval_ms = 100\n'
