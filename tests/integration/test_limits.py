@@ -74,7 +74,6 @@ def test_a_wait_that_is_longer_than_an_index_waits_is_no_end_of_a_backfill(
     code: int,
 ) -> None:
     monkeypatch.setattr("recalld.runs.by_workers._LONGEST_COOL_DOWN_SECONDS", 1.0)
-    mistral.set("RECALLD_WORKERS__STALLED_AFTER_SECONDS", "1")
     server.a_minute, server.minute_seconds = 2, LONG
     old = write_sessions(tmp_path / "old", requests=3)
     mistral.configure(f'sessions = ["{old}"]')
