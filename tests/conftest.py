@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from memory.status.run_files import socket_path
+from memory.store.postgres.connection import Database
 from schemas.settings import Settings
 from tests.batch_server import BatchServer
 from tests.leftovers import keep_orphans, must_end, nothing_left
@@ -223,6 +225,13 @@ def fleet_urls(postgres_server: PostgresServer) -> Iterator[Urls]:
     """A migrated database without rows."""
     with postgres_server.lent_database() as urls:
         yield urls
+
+
+@pytest.fixture
+def database(fleet_urls: Urls) -> Iterator[Database]:
+    """That database, as a worker opens it."""
+    with closing(Database(fleet_urls.writer)) as database:
+        yield database
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from memory.store.postgres.administration import Administration
 from memory.store.postgres.arrivals import running_digest
 from memory.store.postgres.connection import Database
 from memory.store.reader import StoreReader
+from memory.transcripts.lines import packed
 from schemas.settings import Settings
 from tests.chaos.kill_points import Plan
 from tests.daemon import REPOSITORY, clean_environment
@@ -31,11 +32,6 @@ from tests.postgres_server import PostgresServer
 from tests.waiting import wait_until
 from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
-
-if sys.version_info >= (3, 14):
-    from compression.zstd import compress
-else:
-    from backports.zstd import compress
 
 pytestmark = pytest.mark.long
 
@@ -120,7 +116,7 @@ class Machine(threading.Thread):
         note = {"source": "memory", "path": path, "machine": f"{self._name:0<16}"}
         try:
             answer = self._client.post(
-                "/v1/ingest/part", params={**note, "digest": running_digest("", content)}, content=compress(content)
+                "/v1/ingest/part", params={**note, "digest": running_digest("", content)}, content=packed(content)
             )
         except httpx.HTTPError:
             return False

@@ -10,6 +10,8 @@ import dramatiq
 import httpx
 import pytest
 
+from memory.store.postgres.administration import Administration
+from memory.store.postgres.connection import Database
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer
@@ -54,6 +56,17 @@ def commands(
 ) -> Iterator[CommandLine]:
     """Commands in this process, for one agent that embeds with the server."""
     yield from command_line(home, workspace, server, capsys, monkeypatch)
+
+
+@pytest.fixture
+def fleet(database: Database) -> Administration:
+    """A fleet of two tenants: acme with anna and bob, umbrella with eve."""
+    fleet = Administration(database, actor="root")
+    for tenant, agents in (("acme", ("anna", "bob")), ("umbrella", ("eve",))):
+        fleet.add_tenant(tenant)
+        for agent in agents:
+            fleet.add_agent(tenant, agent)
+    return fleet
 
 
 @pytest.fixture

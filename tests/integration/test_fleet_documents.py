@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,14 @@ from memory.store.postgres.arrivals import ArrivingDocuments, EventReused, Exten
 from memory.store.postgres.connection import Database
 from memory.store.postgres.writer import PostgresStore, create_generation
 from memory.store.writer import DocumentWrite
+from memory.transcripts.lines import packed
 from schemas.agents import Scope
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings
-from tests.postgres_server import Urls
-
-if sys.version_info >= (3, 14):
-    from compression.zstd import compress
-else:
-    from backports.zstd import compress
 
 ANNA = Scope("acme", "anna")
 NOTE = DocumentKey("memory", "memory/2026-11-20.md")
 TALK = DocumentKey("sessions", "sessions/laptop/a.jsonl")
-
-
-@pytest.fixture
-def database(fleet_urls: Urls) -> Iterator[Database]:
-    database = Database(fleet_urls.writer)
-    yield database
-    database.close()
 
 
 @pytest.fixture
@@ -55,7 +42,7 @@ def files(tmp_path: Path, arriving: ArrivingDocuments) -> Callable[..., AgentFil
 
 def part(content: bytes, *, after: Extent = Extent(), last: bool = True) -> Part:  # noqa: B008 - frozen
     digest = running_digest(after.digest, content)
-    return Part(after, len(content), digest, compress(content), len(content), is_last=last)
+    return Part(after, len(content), digest, packed(content), len(content), is_last=last)
 
 
 def text(files: AgentFiles, key: DocumentKey = NOTE) -> str:

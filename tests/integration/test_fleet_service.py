@@ -41,17 +41,6 @@ QUERIES: Mapping[str, Mapping[str, str]] = {"/v1/days": {"since": "2026-01-01"},
 CLOSED = ["carl", "eve", "umbrella/eve", "anna/anna", "*", "ANNA", "-"]
 
 
-@pytest.fixture
-def fleet(fleet_urls: Urls) -> Administration:
-    """A fleet of two tenants: acme with anna and bob, umbrella with eve."""
-    fleet = Administration(Database(fleet_urls.writer), actor="root")
-    for tenant, agents in (("acme", ("anna", "bob")), ("umbrella", ("eve",))):
-        fleet.add_tenant(tenant)
-        for agent in agents:
-            fleet.add_agent(tenant, agent)
-    return fleet
-
-
 def of_fleet(settings: Settings, url: str, *, timeout_ms: int = 8_000) -> Settings:
     return Settings.model_validate(
         {"home": settings.home, "provider": "none", "store": {"url": url}, "limits": {"timeout_ms": timeout_ms}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +16,7 @@ from memory.store.postgres.arrivals import ArrivingDocuments, Extent, Part, runn
 from memory.store.postgres.connection import Database
 from memory.store.postgres.directory import FleetDirectory
 from memory.store.reader import StoreReader
+from memory.transcripts.lines import packed
 from recalld.up.lifecycle import running_broker
 from schemas.agents import Scope
 from schemas.conditions import ConditionCode
@@ -42,20 +42,14 @@ from workers.queue.names import INDEX_PENDING, JOB_SCHEMA, SCHEMA, Keys
 from workers.queue.pending import PendingSet
 from workers.runtime import Runtime, Timing
 
-if sys.version_info >= (3, 14):
-    from compression.zstd import compress
-else:
-    from backports.zstd import compress
-
 ANNA = "acme/anna"
 
 
 class Fleet:
     """Rows of a fleet's store, as commands and the door write them."""
 
-    def __init__(self, urls: Urls) -> None:
-        self.urls = urls
-        self.database = Database(urls.writer)
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
     def add(self, *agents: str) -> None:
         """Add agents, and their tenants."""
@@ -74,7 +68,7 @@ class Fleet:
         """Take a note as the door does, without a mark."""
         note, content = DocumentKey("memory", path), text.encode()
         digest = running_digest("", content)
-        part = Part(Extent(), len(content), digest, compress(content), len(content), is_last=True)
+        part = Part(Extent(), len(content), digest, packed(content), len(content), is_last=True)
         ArrivingDocuments(self.database, Scope.of(agent)).add("laptop", note, part)
         return note
 
@@ -94,11 +88,10 @@ class FleetWorkers(Workers):
 
 
 @pytest.fixture
-def fleet(fleet_urls: Urls) -> Iterator[Fleet]:
-    fleet = Fleet(fleet_urls)
+def fleet(database: Database) -> Fleet:
+    fleet = Fleet(database)
     fleet.add(ANNA)
-    yield fleet
-    fleet.database.close()
+    return fleet
 
 
 @pytest.fixture

@@ -19,18 +19,10 @@ from memory.store.reader import ChunkFilter, Span
 from memory.store.writer import DocumentDelete, DocumentWrite, Store
 from schemas.agents import Scope
 from schemas.documents import DocumentKey
-from tests.postgres_server import Urls
 from tests.storing import TemporaryStore, chunk, document, key, vector
 
 ANNA = Scope("acme", "anna")
 ARCHIVE = "sessions/b.jsonl.reset.2026-03-01T00-00-00"
-
-
-@pytest.fixture
-def database(fleet_urls: Urls) -> Iterator[Database]:
-    database = Database(fleet_urls.writer)
-    yield database
-    database.close()
 
 
 def new_store(database: Database, scope: Scope) -> PostgresStore:

@@ -17,7 +17,6 @@ import psycopg
 import pytest
 
 from memory.store.postgres.administration import Administration
-from memory.store.postgres.connection import Database
 from memory.transcripts.lines import packed, unpacked
 from producers.door import Door
 from recalld.wiring import open_broker
@@ -116,11 +115,7 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(fleet_urls: Urls, redis_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    admin = Administration(Database(fleet_urls.writer), actor="root")
-    admin.add_tenant("acme")
-    admin.add_agent("acme", "anna")
-
+def fleet(fleet: Administration, fleet_urls: Urls, redis_url: str, tmp_path: Path) -> Iterator[Fleet]:
     def of(place: str, url: str) -> Settings:
         broker = {"url": redis_url, "namespace": "fleet"}
         values = {"home": tmp_path / place, "provider": "stub", "store": {"url": url}, "broker": broker}
@@ -128,7 +123,7 @@ def fleet(fleet_urls: Urls, redis_url: str, tmp_path: Path) -> Iterator[Fleet]:
 
     workers, reading = of("workers", fleet_urls.writer), of("query", fleet_urls.reader)
     with Workers(workers), running(reading) as client:
-        yield Fleet(of("door", fleet_urls.writer), fleet_urls, client, admin)
+        yield Fleet(of("door", fleet_urls.writer), fleet_urls, client, fleet)
 
 
 @contextmanager

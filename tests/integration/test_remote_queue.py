@@ -110,12 +110,9 @@ def pending() -> dict[str, int]:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, fleet_urls: Urls, pending: dict[str, int]) -> Iterator[Machine]:
-    admin = Administration(Database(fleet_urls.writer), actor="root")
-    admin.add_tenant("acme")
-    admin.add_agent("acme", "anna")
+def machine(tmp_path: Path, fleet_urls: Urls, fleet: Administration, pending: dict[str, int]) -> Iterator[Machine]:
     values = {"home": tmp_path / "door", "store": {"url": fleet_urls.writer}, "ingest": {"port": 0}}
-    token = admin.add_token("acme", "laptop", rights=["ingest"], agents=["anna"])
+    token = fleet.add_token("acme", "laptop", rights=["ingest"], agents=["anna"])
     with Door(Settings.model_validate(values), RecordingQueue(), pending=pending.get) as door:
         machine = Machine(tmp_path, fleet_urls, door, token)
         yield machine

@@ -29,13 +29,6 @@ class _Clock:
 
 
 @pytest.fixture
-def database(fleet_urls: Urls) -> Iterator[Database]:
-    database = Database(fleet_urls.writer)
-    yield database
-    database.close()
-
-
-@pytest.fixture
 def reading(fleet_urls: Urls) -> Iterator[Database]:
     """The database as the query service opens it."""
     database = Database(fleet_urls.reader)

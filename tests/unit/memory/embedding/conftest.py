@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,18 +12,9 @@ from memory.embedding.postgres_tables import PostgresTables
 from memory.store.durable_sqlite import DurableSqlite, Kind
 from memory.store.durable_tables import DurableTables
 from memory.store.postgres.connection import Database
-from tests.postgres_server import Urls
 
 #: Opens the same tables anew at each call, as another process would.
 OpenTables: TypeAlias = Callable[[Kind], DurableTables]
-
-
-@pytest.fixture
-def database(fleet_urls: Urls) -> Iterator[Database]:
-    """An empty store, as a worker uses it."""
-    database = Database(fleet_urls.writer)
-    yield database
-    database.close()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
