@@ -72,7 +72,7 @@ def test_a_batch_that_expires_at_half_is_completed_by_one_further_job(
     shown = commands.say("jobs")
     assert f"{half:,} of {estimate['toEmbed']:,} texts have their vectors" in shown
     assert "the rest goes into another job" in shown
-    assert not list((commands.home / "cache").glob("*.chosen")), "the next backfill chooses anew"
+    assert not list((commands.home / "cache").rglob("*.chosen")), "the next backfill chooses anew"
 
 
 def test_after_three_expirations_the_command_ends_and_names_the_one_that_goes_on(

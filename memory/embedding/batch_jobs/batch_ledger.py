@@ -241,8 +241,11 @@ def sent_in_jobs(settings: Settings, tenant: str, identity: str, hashes: Sequenc
 
 
 def choice_path(home: Path, agent: str) -> Path:
-    """Return the path of a file that exists while an agent's backlog goes through the Batch API by a command."""
-    return ledger_path(home).with_name(f"{ledger_path(home).name}.{agent}.chosen")
+    """Return the path of a file that exists while an agent's backlog goes through the Batch API by a command.
+
+    The slash of a fleet's agent makes a folder of its tenant.
+    """
+    return ledger_path(home).with_name("batch_jobs") / f"{agent}.chosen"
 
 
 def with_batch_jobs(agent: AgentSettings) -> AgentSettings:
