@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from memory.store.postgres.connection import Database
+from memory.store.postgres.schema import SCHEMA_NUMBER
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage
@@ -39,11 +41,10 @@ BINARY = "\0" * 100
 
 
 @pytest.fixture
-def fleet(fleet_urls: Urls) -> Iterator[Fleet]:
-    fleet = Fleet(fleet_urls)
+def fleet(database: Database) -> Fleet:
+    fleet = Fleet(database)
     fleet.add(ANNA, "acme/bob", "umbrella/eve")
-    yield fleet
-    fleet.database.close()
+    return fleet
 
 
 @pytest.fixture
@@ -193,6 +194,6 @@ def test_jobs_lists_the_queue_of_all_agents(cli: CommandLine, fleet: Fleet, of_f
 def test_the_doctor_examines_a_fleet_without_a_workspace(cli: CommandLine, fleet: Fleet) -> None:
     findings = {finding["check"]: finding for finding in json.loads(cli.run("doctor", "--json")[1])["findings"]}
     assert "PostgreSQL 1" in findings["store"]["message"]
-    assert "schema 1" in findings["store"]["message"]
+    assert f"schema {SCHEMA_NUMBER}" in findings["store"]["message"]
     assert "the fleet has 3 agents" in findings["agents"]["message"]
     assert findings["broker"]["level"] == "ok"

@@ -71,7 +71,7 @@ def _integrity(connection: apsw.Connection) -> Iterator[str]:
     for (message,) in fetch(connection, f"PRAGMA integrity_check({MAX_INTEGRITY_MESSAGES:d})"):
         # SQLite cannot check a table whose module is missing.
         if message != "ok" and not any(f"no such module: {module}" in message for module in ("vec0", "fts5")):
-            yield f"integrity_check: {message}"
+            yield f"integrity_check: {' '.join(message.split())}"
 
 
 def _keywords(connection: apsw.Connection) -> Iterator[Flaw]:
