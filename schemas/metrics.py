@@ -108,7 +108,9 @@ CHUNKS = _gauge("recalld_chunks", Scope.STATE, "How many chunks does the answeri
 VECTORS_PENDING = _gauge("recalld_vectors_pending", Scope.STATE, "How many chunks wait for their vector?", "agent")
 DEAD_LETTERS = _gauge("recalld_dead_letters", Scope.STATE, "How many documents could not be indexed?", "agent")
 TROUBLES = _gauge("recalld_troubles", Scope.STATE, "How many problems are known that are not over?", "agent")
-FLEET = _gauge("recalld_fleet", Scope.STATE, "How much have all agents of the token, by kind (documents, say)?", "of")
+FLEET = _gauge(
+    "recalld_fleet", Scope.STATE, "How many documents, chunks and the like have all agents of the token?", "of"
+)
 ENDPOINT = _gauge(
     "recalld_embedding_endpoint",
     Scope.STATE,

@@ -113,13 +113,13 @@ def _of_agents(queues: Sequence[AgentQueue]) -> Iterator[Metric]:
 
 
 def _of_fleet(fleet: FleetState | None) -> Iterator[Metric]:
+    sums: prometheus.Numbers = {}
     if fleet is not None:
-        numbers = fleet.model_dump(
-            exclude={"troubled", "more_troubled", "spent_tenants", "troubles"}, exclude_none=True
-        )
-        sums: prometheus.Numbers = {(of,): number for of, number in numbers.items()}
-        troubled = len(fleet.troubled) + fleet.more_troubled
-        yield prometheus.family(metrics.FLEET, {**sums, ("troubled",): troubled})
+        left_out = {"troubled", "more_troubled", "spent_tenants", "troubles"}
+        numbers = fleet.model_dump(exclude=left_out, exclude_none=True)
+        sums = {(of,): number for of, number in numbers.items()}
+        sums["troubled",] = len(fleet.troubled) + fleet.more_troubled
+    yield prometheus.family(metrics.FLEET, sums)
 
 
 def _troubles(queue: AgentQueue) -> int:
