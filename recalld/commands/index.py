@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,16 @@ from recalld.invocation import (
 from schemas.errors import UserError
 
 _FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copilot", "cursor", "plain")
-_DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
+
+
+def _moment(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Return the beginning of the time that the user names as in a search, in Unix seconds."""
+    from memory.search.ranking.times import named_span
+
+    try:
+        return named_span(text, time.time()).start if text else None
+    except UserError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
@@ -89,27 +98,31 @@ def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, *
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @workspace_option
 @click.option("--format", type=click.Choice(_FORMATS), help="Format of the lines. [detected]")
-@click.option("--since", type=_DAYS, metavar="DATE", help="Only transcripts written to on that day or later.")
-@click.option("--until", type=_DAYS, metavar="DATE", help="Only transcripts last written to before that day.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
+@click.option(
+    "--since", callback=_moment, metavar="TIME", help='Only with a message since then: 2026-05, 90d, "last month".'
+)
+@click.option("--until", callback=_moment, metavar="TIME", help="Only with a message before that time begins.")
+@click.option("--project", multiple=True, metavar="GLOB", help="Only of folders, or working folders, of that name.")
+@click.option("--program", multiple=True, type=click.Choice(_FORMATS), help="Only of that program.")
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", help="Leave out files, folders and working folders of that name."
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest of them.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would index, embed and cost.")
 @remote_option
 @_allowance
 @click.option("--batch-api", is_flag=True, help="Embed through the provider's Batch API: cheaper, within hours.")
 @json_option
 @pass_invocation
-def backfill(
-    invocation: Invocation, *, paths: tuple[Path, ...], since: datetime | None, until: datetime | None, **options: Any
-) -> int:
+def backfill(invocation: Invocation, *, paths: tuple[Path, ...], **options: Any) -> int:
     """Index the transcripts below PATHs into an agent's memory, and wait.
 
     Says first how many messages, chunks and tokens there are and what they cost. Uses the running daemon's workers,
     else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was. Transcripts
-    that are in the index as they are cost nothing.
+    that are in the index as they are cost nothing. A transcript is taken whole, or left out and counted.
 
     With --remote (or fleet.url) it sends the transcripts, redacted, to the door of a fleet, which indexes them.
     """
-    first, last = since.timestamp() if since else None, until.timestamp() if until else None
     is_remote = False
     with suppress(UserError):  # of the settings: the local run reports it
         is_remote = invocation.settings.fleet.url is not None
@@ -118,7 +131,7 @@ def backfill(
 
         del options["max_tokens"], options["max_dollars"]  # a tenant's budget is its consent
 
-        return send_backfill(invocation, paths, since=first, until=last, **options)
+        return send_backfill(invocation, paths, **options)
     from recalld.runs.backfill import run_backfill
 
-    return run_backfill(invocation, paths, since=first, until=last, **options)
+    return run_backfill(invocation, paths, **options)

@@ -145,9 +145,15 @@ def working_folder(project: Path) -> Path | None:
         files = [file for file in project.glob("*.jsonl") if is_transcript_name(file.name) and not file.is_symlink()]
         for file in sorted(files, key=lambda file: file.lstat().st_mtime, reverse=True)[:_OPENED]:
             with file.open("rb") as session:
-                written = _CWD.search(session.read(_READ_BYTES))
-            if written and (folder := absolute_path(json.loads(written[1]))):
-                return folder
+                if folder := working_folder_in(session.read(_READ_BYTES)):
+                    return folder
+    return None
+
+
+def working_folder_in(lines: bytes) -> Path | None:
+    """Return the first folder that lines of a session name as the one it works in."""
+    with suppress(ValueError):
+        return absolute_path(json.loads(written[1])) if (written := _CWD.search(lines)) else None
     return None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,24 +11,23 @@ from typing import Any
 import click
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.imports import ImportedFolder, imported_folders, imports_path, remember_import
-from memory.documents.roots import COMPRESSED, document_name, is_transcript_name, is_utf8
-from memory.documents.scan import ScanProblems, file_stat, printable, walk
+from memory.documents.imports import imported_folders, imports_path, remember_import
+from memory.documents.scan import printable
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import choice_path, with_batch_jobs
 from memory.index.estimate import Estimate
 from memory.index.transcript_slices import has_other_format
-from memory.status.condition_texts import counted, text_of
+from memory.status.condition_texts import counted
 from producers.reconciler import AgentComparison
 from recalld.invocation import Invocation
 from recalld.runs.consent import Allowance, consents
 from recalld.runs.estimate import confirm_workspace, cost_body, cost_sentence, estimates
 from recalld.runs.outcome import OF_EMPTY_AGENTS, Report
 from recalld.runs.run import Run
+from recalld.runs.selection import TranscriptSelection, find_transcripts
 from recalld.runs.status import size
 from recalld.terminal_text import fields, printable_json, printable_name, reading
 from recalld.wiring import AgentIndex, closed
-from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient, UserError
 from schemas.settings import AgentSettings, Settings
@@ -98,7 +95,7 @@ def _planned(
         raise UserError(f'agent {agent.id} indexes no transcripts: put "sessions" into its sources', exit_code=2)
     if batch_api:
         settings, agent = _with_batches(settings, agent)
-    selection = find_transcripts(paths, **chosen)
+    selection = find_transcripts(paths, home=settings.home, **chosen)
     if not selection.transcripts and not selection.left_out:
         below = f"no transcripts (*.jsonl, *.jsonl.zst) below {', '.join(map(str, paths))}"
         sentence = f"{below}; `recalld discover` lists what is on this machine"
@@ -161,80 +158,6 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
     return settings.model_copy(update={"agents": agents}), changed
 
 
-#: Conditions of a walk that a user must know of. A link or an odd name below a folder is no loss to a backfill.
-_REPORTED = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptSelection:
-    """Transcripts of a backfill, newest first: absolute paths (without `.zst`) with the stat of the file that is read.
-
-    `folders` hold them. `left_out` transcripts are excluded by dates or limit. `problems` are sentences for the user.
-    """
-
-    transcripts: Mapping[str, FileStat]
-    folders: tuple[ImportedFolder, ...]
-    left_out: int
-    problems: tuple[str, ...]
-
-
-def find_transcripts(
-    paths: Sequence[Path],
-    *,
-    format: str | None = None,  # noqa: A002 - the name of the flag
-    since: float | None = None,
-    until: float | None = None,
-    limit: int | None = None,
-) -> TranscriptSelection:
-    """List transcripts. `since` and `until` bound the time of the last write, in Unix seconds, `until` exclusively."""
-    files: dict[str, FileStat] = {}
-    whole_folders: dict[str, None] = {}
-    named_files: dict[str, dict[str, None]] = {}
-    problems: list[str] = []
-    for given in paths:
-        path, printable_path = os.path.realpath(given), printable(str(given))
-        try:
-            result = os.stat(path)  # noqa: PTH116 - a plain string
-        except FileNotFoundError:
-            problems.append(f"{printable_path} is not there")
-            continue
-        except OSError as error:
-            problems.append(f"{printable_path} cannot be looked at: {error.strerror or error}; check its permissions")
-            continue
-        folder, name = os.path.split(path)
-        if not is_utf8(path):
-            problems.append(f"{printable_path} is left out: its name is not UTF-8; rename it")
-        elif stat.S_ISDIR(result.st_mode):
-            whole_folders[path] = None
-            scan_problems = ScanProblems()
-            below = walk(path, path.rstrip(os.sep) + os.sep, is_transcript_name, scan_problems)
-            files.update((path, file_stat(result)) for path, result in below)
-            problems += [
-                text_of(condition)
-                for condition in scan_problems.conditions()
-                if {condition.code, condition.params.get("kind")} & _REPORTED
-            ]
-        elif stat.S_ISREG(result.st_mode) and is_transcript_name(name):
-            named_files.setdefault(folder, {})[name] = None
-            files[path] = file_stat(result)
-        else:
-            problems.append(f"{printable_path} is no transcript: those are files named *.jsonl or *.jsonl.zst")
-    # A plain file and its compressed twin are one transcript, and the plain one is read.
-    transcripts = {
-        document_name(path): stat
-        for path, stat in files.items()
-        if not (path.endswith(COMPRESSED) and document_name(path) in files)
-    }
-    first, last = since or 0.0, float("inf") if until is None else until
-    selected = [path for path, stat in transcripts.items() if first <= stat.mtime_ns / 1e9 < last]
-    selected.sort(key=lambda path: (-transcripts[path].mtime_ns, path))
-    folders = [ImportedFolder(folder, format, None) for folder in whole_folders]
-    named_files = {folder: names for folder, names in named_files.items() if folder not in whole_folders}
-    folders += [ImportedFolder(folder, format, tuple(names)) for folder, names in named_files.items()]
-    chosen = {path: transcripts[path] for path in selected[:limit]}
-    return TranscriptSelection(chosen, tuple(folders), len(transcripts) - len(chosen), tuple(dict.fromkeys(problems)))
-
-
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
     """Plan of a backfill.
@@ -267,7 +190,7 @@ class BackfillPlan:
         parts = [
             f"{counted(len(self.transcripts), 'transcript')} to index ({size(self.size)})",
             f"{self.unchanged:,} indexed already" if self.unchanged else "",
-            f"{self.selection.left_out:,} left out" if self.selection.left_out else "",
+            self.selection.left_out_sentence,
             *(f"{count:,} {kind} left out by the settings" for kind, count in by_settings),
             f"{other_count} as the index is new" if self.other_documents else "",
             f"{cost.failed:,} cannot be read" if cost.failed else "",
@@ -283,7 +206,7 @@ class BackfillPlan:
             "problems": list(self.problems),
             "transcripts": len(self.transcripts),
             "unchanged": self.unchanged,
-            "leftOut": self.selection.left_out,
+            **self.selection.body(),
             "notWanted": dict(self.left_out_by_settings),
             "others": len(self.other_documents),
             "bytes": self.size,

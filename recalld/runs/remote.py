@@ -118,11 +118,12 @@ def send_backfill(
 def _backfill(
     invocation: Invocation, paths: Sequence[Path], *, dry_run: bool, as_json: bool, **chosen: Any
 ) -> dict[str, Any]:
-    from recalld.runs.backfill import documents_of, find_transcripts
+    from recalld.runs.backfill import documents_of
+    from recalld.runs.selection import find_transcripts
     from recalld.runs.status import size
 
     settings, agent = invocation.settings, invocation.the_agent()
-    selection = find_transcripts(paths, **chosen)
+    selection = find_transcripts(paths, home=settings.home, **chosen)
     _, stats, problems, _ = documents_of(settings, agent, selection)
     problems = [*selection.problems, *problems]
     for problem in problems:
@@ -136,11 +137,10 @@ def _backfill(
             sent = {key: file.stat for key in stats if (file := ledger.file(key)) is not None}
         keys = [key for key, stat in stats.items() if key not in sent or not sent[key].agrees_with(stat)]
         total, count = sum(stats[key].size for key in keys), counted(len(keys), "transcript")
-        click.echo(
-            f"{agent.id}: {count} to send ({size(total)} before compression), {len(stats) - len(keys):,} sent already; "
-            "the fleet pays for their embeddings",
-            err=as_json,
-        )
+        sent_already = f"{len(stats) - len(keys):,} sent already"
+        parts = [f"{count} to send ({size(total)} before compression)", sent_already, selection.left_out_sentence]
+        sentence = ", ".join(filter(None, parts))
+        click.echo(f"{agent.id}: {sentence}; the fleet pays for their embeddings", err=as_json)
         for key in reading(keys, unit="transcripts") if not dry_run else ():
             _send(queue, agent.id, key)
         with closing(queue.indexed(agent)) as ledger:
@@ -151,7 +151,7 @@ def _backfill(
         click.echo(f"recalld: {printable_name(path)}: {reason}", err=True)
     if not dry_run:
         click.echo(f"{len(keys) - len(failed):,} of {count} sent", err=as_json)
-    facts = {"agent": agent.id, "transcripts": len(keys), "bytes": total}
+    facts = {"agent": agent.id, "transcripts": len(keys), "bytes": total, **selection.body()}
     return {**facts, "failed": failed, "problems": problems}
 
 

@@ -269,5 +269,6 @@ def test_a_backfill_tells_its_size_then_sends_what_is_missing(machine: Machine, 
         return answer
 
     assert backfill("--dry-run")["transcripts"] == 3
+    assert backfill("--dry-run", "--exclude", "b.jsonl")["leftOutBy"] == {"exclusion": 1}
     assert (backfill()["transcripts"], backfill()["transcripts"]) == (3, 0)
     assert not (home / "broker").exists()

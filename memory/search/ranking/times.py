@@ -38,6 +38,7 @@ _CHINESE_UNIT = "(?P<unit>[个個]?(?:[周週]|星期|礼拜|禮拜)|[个個]月
 _CHINESE_COUNT = rf"(?<![0-9])(?P<back>[0-9]{{1,3}}|[两兩]|{CHINESE_NUMBER}){_CHINESE_UNIT}"
 # For a folded text with single spaces. Looking behind excludes 马上, 早上, 线上, 日本, 成本, 目前 and 以前.
 _ISO_DAY = re.compile(r"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
+_ISO_MONTH = re.compile(r"[0-9]{4}-[0-9]{2}")
 _PATTERNS = (
     rf"(?P<iso>{_ISO_DAY.pattern})",
     rf"\b(?:in|during|since|last|early|mid|late) (?P<month>{MONTH_NAMES})\b(?!\.?,? (?:of )?[0-9])",
@@ -119,15 +120,20 @@ def zone_and_span(request: SearchRequest, now: float) -> tuple[tzinfo | None, Sp
         zone = ZoneInfo(request.timezone) if request.timezone else None
     except (KeyError, ValueError, OSError):
         raise UserError(f"unknown time zone {request.timezone!r}; give an IANA name, such as Europe/Berlin") from None
-    start, end = (_named_span(text, now, zone) if text else Span() for text in (request.since, request.until))
+    start, end = (named_span(text, now, zone) if text else Span() for text in (request.since, request.until))
     if start.start >= end.end:
         raise UserError("since is after until; swap them")
     span = Span(start.start, end.end, start.first_day, end.last_day)
     return zone, span if span != Span() else None
 
 
-def _named_span(text: str, now: float, zone: tzinfo | None) -> Span:
+def named_span(text: str, now: float, zone: tzinfo | None = None) -> Span:
+    """Return the time that a text is, in whole days unless it names an hour. Raise UserError for any other text."""
     plain = " ".join(fold(text).split())
+    if _ISO_MONTH.fullmatch(plain):
+        with suppress(ValueError):
+            first = date.fromisoformat(f"{plain}-01")
+            return _days(first, (first + timedelta(31)).replace(day=1), zone)
     for phrase in (plain, f"last {plain}", f"in {plain}"):
         for words, span in _spans_in(phrase, now, zone):
             if words == phrase:
@@ -137,7 +143,7 @@ def _named_span(text: str, now: float, zone: tzinfo | None) -> Span:
         stamp = (moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)).timestamp()
         day = str(datetime.fromtimestamp(stamp, zone).date())
     except (ValueError, OverflowError):
-        forms = "a date (2026-11-23), a time (2026-11-23T09:00), days or weeks (7d, 2w) or words (yesterday, last week)"
+        forms = "a date (2026-11-23), a month (2026-11), a time (2026-11-23T09:00), days (7d) or words (last week)"
         raise UserError(f"{text!r} is no time that recalld understands; give {forms}") from None
     return Span(stamp, stamp, day, day)
 
@@ -148,8 +154,12 @@ def _spans_in(text: str, now: float, zone: tzinfo | None) -> Iterator[tuple[str,
     for match in (match for pattern in _SPANS for match in pattern.finditer(text)):
         with suppress(ValueError, OverflowError):  # 31 February, or a thousand years ago
             first, end = _period(today, match.groupdict())
-            start, stop = (datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() for day in (first, end))
-            yield match.group(), Span(start, stop, str(first), str(end - timedelta(1)))
+            yield match.group(), _days(first, end, zone)
+
+
+def _days(first: date, end: date, zone: tzinfo | None) -> Span:
+    start, stop = (datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() for day in (first, end))
+    return Span(start, stop, str(first), str(end - timedelta(1)))
 
 
 def _period(today: date, words: Mapping[str, str]) -> tuple[date, date]:

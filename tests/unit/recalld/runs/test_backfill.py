@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.imports import ImportedFolder
-from recalld.runs.backfill import TranscriptSelection, find_transcripts
+from recalld.runs.selection import TranscriptSelection, find_transcripts
 
 
 def write(path: Path, *, at: float = 1_000.0) -> Path:
@@ -67,7 +67,7 @@ def test_a_plain_file_and_its_compressed_twin_are_one_transcript(tmp_path: Path)
     found = find_transcripts([tmp_path], limit=2)
     assert names(found) == ["b.jsonl", "a.jsonl"]
     assert [stat.inode for stat in found.transcripts.values()] == [alone.stat().st_ino, plain.stat().st_ino]
-    assert found.left_out == 0
+    assert found.left_out == {}
 
 
 def test_dates_bound_the_last_write_and_the_limit_keeps_the_newest(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_dates_bound_the_last_write_and_the_limit_keeps_the_newest(tmp_path: Pat
     assert names(find_transcripts([tmp_path], since=since, until=until)) == ["3.jsonl", "2.jsonl", "1.jsonl"]
     found = find_transcripts([tmp_path], since=since, until=until, limit=2)
     assert names(found) == ["3.jsonl", "2.jsonl"]
-    assert found.left_out == 3
+    assert found.left_out == {"date": 2, "limit": 1}
 
 
 @pytest.mark.parametrize(
