@@ -24,13 +24,10 @@ _FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copi
 
 
 def _moment(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Return the beginning of the time that the user names as in a search, in Unix seconds."""
+    """Return the beginning of a time that the user names as in a search, in Unix seconds."""
     from memory.search.ranking.times import named_span
 
-    try:
-        return named_span(text, time.time()).start if text else None
-    except UserError as error:
-        raise click.BadParameter(str(error)) from None
+    return named_span(text, time.time()).start if text else None
 
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")

@@ -151,7 +151,7 @@ def _backfill(
         click.echo(f"recalld: {printable_name(path)}: {reason}", err=True)
     if not dry_run:
         click.echo(f"{len(keys) - len(failed):,} of {count} sent", err=as_json)
-    facts = {"agent": agent.id, "transcripts": len(keys), "bytes": total, **selection.body()}
+    facts = {"agent": agent.id, "transcripts": len(keys), "bytes": total, "leftOutBy": selection.left_out}
     return {**facts, "failed": failed, "problems": problems}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memory.documents.imports import ImportedFolder
-from memory.documents.roots import COMPRESSED, document_name, is_transcript_name, is_utf8, join
+from memory.documents.roots import COMPRESSED, document_name, is_transcript_name, is_utf8
 from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.http.whole_files import write_whole
 from memory.status.condition_texts import text_of
@@ -53,10 +53,6 @@ class TranscriptSelection:
         reasons = ", ".join(f"{count:,} by {reason}" for reason, count in self.left_out.items())
         return f"{sum(self.left_out.values()):,} left out ({reasons})" if reasons else ""
 
-    def body(self) -> dict[str, object]:
-        """Return the counts of transcripts that are left out, as JSON."""
-        return {"leftOut": sum(self.left_out.values()), "leftOutBy": dict(self.left_out)}
-
 
 class _Facts(NamedTuple):
     """Facts of a transcript: its program, the folder that it names, and the times of its first and last message."""
@@ -70,7 +66,7 @@ class _Facts(NamedTuple):
 def find_transcripts(
     paths: Sequence[Path],
     *,
-    home: Path | None = None,
+    home: Path,
     format: str | None = None,  # noqa: A002 - the name of the flag
     since: float | None = None,
     until: float | None = None,
@@ -88,10 +84,8 @@ def find_transcripts(
         UserError: a glob is not valid.
     """
     files: dict[str, FileStat] = {}
-    #: Characters of each path above the folder that the user gave.
-    skips: dict[str, int] = {}
-    whole_folders: dict[str, None] = {}
-    named_files: dict[str, dict[str, None]] = {}
+    skips: dict[str, int] = {}  # characters of a path above the folder that the user gave
+    folders: dict[str, bool] = {}  # True for one that the user gave as a whole
     problems: list[str] = []
     for given in paths:
         path, printable_path = os.path.realpath(given), printable(str(given))
@@ -107,7 +101,7 @@ def find_transcripts(
         if not is_utf8(path):
             problems.append(f"{printable_path} is left out: its name is not UTF-8; rename it")
         elif stat.S_ISDIR(result.st_mode):
-            whole_folders[path] = None
+            folders[path] = True
             scan_problems = ScanProblems()
             below = dict(walk(path, path.rstrip(os.sep) + os.sep, is_transcript_name, scan_problems))
             files.update((path, file_stat(result)) for path, result in below.items())
@@ -118,7 +112,7 @@ def find_transcripts(
                 if {condition.code, condition.params.get("kind")} & _REPORTED
             ]
         elif stat.S_ISREG(result.st_mode) and is_transcript_name(name):
-            named_files.setdefault(folder, {})[name] = None
+            folders.setdefault(folder, False)
             files[path], skips[path] = file_stat(result), folder.rfind(os.sep)
         else:
             problems.append(f"{printable_path} is no transcript: those are files named *.jsonl or *.jsonl.zst")
@@ -132,65 +126,52 @@ def find_transcripts(
     selected = sorted(transcripts, key=lambda path: (-transcripts[path].mtime_ns, path))
     if since is not None or until is not None or limit or project or program or exclude:
         sources = {name: name if name in files else name + COMPRESSED for name in transcripts}
-        facts = _facts_of({sources[name]: stat for name, stat in transcripts.items()}, format, home)
+        facts = _facts_of({path: files[path] for path in sources.values()}, format, home)
         projects, excluded, start, end = _globs(project), _globs(exclude), since or 0.0, until or float("inf")
         for name, path in sources.items():
-            fact = facts[path]
-
-            def has(globs: Globs, own_path: str, skip: int = skips[path], folder: str | None = fact.folder) -> bool:
-                return globs.admits(own_path, skip=skip) or (folder is not None and globs.admits(f"{folder}/"))
-
-            if excluded is not None and has(excluded, path):
+            places = path[skips[path] :], f"{facts[path].folder or ''}/"
+            if excluded is not None and any(map(excluded.admits, places)):
                 reasons[name] = "exclusion"
-            elif program and fact.program not in program:
+            elif program and facts[path].program not in program:
                 reasons[name] = "program"
-            elif projects is not None and not has(projects, path[: path.rfind("/") + 1]):
+            elif projects is not None and not any(map(projects.admits, places)):
                 reasons[name] = "project"
-            elif not _has_message(path, fact, start, end):
+            elif not _has_message(path, facts[path], start, end):
                 reasons[name] = "date"
-        selected = [name for name in selected if name not in reasons]
-        selected.sort(key=lambda name: -facts[sources[name]].last)
+        selected = sorted(transcripts.keys() - reasons, key=lambda name: (-facts[sources[name]].last, name))
         reasons |= dict.fromkeys(selected[limit:] if limit else (), "limit")
     chosen = {name: transcripts[name] for name in selected if name not in reasons}
-    folders = []
-    for folder in whole_folders:
-        below_folder = [name for name in transcripts if name.startswith(folder.rstrip(os.sep) + os.sep)]
-        names = tuple(os.path.relpath(name, folder) for name in below_folder if name in chosen)
+    imported = []
+    for folder, is_whole in folders.items():
+        names = [name for name in transcripts if name.startswith(f"{folder.rstrip('/')}/")]
         # The index must not take in the others, for example when it is built anew.
-        folders.append(ImportedFolder(folder, format, None if len(names) == len(below_folder) else names))
-    for folder, names_given in named_files.items():
-        if folder not in whole_folders:
-            names = tuple(name for name in names_given if document_name(join(folder, name)) in chosen)
-            folders.append(ImportedFolder(folder, format, names))
-    imported = tuple(entry for entry in folders if entry.files != ())
-    return TranscriptSelection(chosen, imported, Counter(reasons.values()), tuple(dict.fromkeys(problems)))
+        only = None if is_whole and reasons.keys().isdisjoint(names) else [name for name in names if name in chosen]
+        relative = None if only is None else tuple(os.path.relpath(name, folder) for name in only)
+        if relative != ():
+            imported.append(ImportedFolder(folder, format, relative))
+    return TranscriptSelection(chosen, tuple(imported), Counter(reasons.values()), tuple(dict.fromkeys(problems)))
 
 
 def _globs(globs: Sequence[str]) -> Globs | None:
-    """Return globs of which those with a slash match at any depth, too. Raise UserError for text that is not one."""
+    """Return globs that match at any depth. Raise UserError for text that is not one."""
     try:
-        return compiled(
-            [f"**/{glob}" if "/" in glob.strip("/") and glob[0] not in "/*" else glob for glob in globs], ()
-        )
+        return compiled([f"**/{glob.removeprefix('**/').lstrip('/')}" for glob in globs], ())
     except ValueError as error:
         raise UserError(str(error), exit_code=2) from None
 
 
-def _facts_of(files: Mapping[str, FileStat], format_name: str | None, home: Path | None) -> dict[str, _Facts]:
+def _facts_of(files: Mapping[str, FileStat], format_name: str | None, home: Path) -> dict[str, _Facts]:
     """Return the facts of transcripts, of those that are as they were from the cache in `home`."""
-    cache, cached = home / "cache" / "transcripts.json" if home is not None else None, dict[str, list[Any]]()
+    cache, cached = home / "cache" / "transcripts.json", dict[str, list[Any]]()
     with suppress(OSError, ValueError):
-        cached = json.loads(cache.read_bytes()) if cache is not None else {}
+        cached = json.loads(cache.read_bytes())
     states = {path: [stat.size, stat.mtime_ns, format_name] for path, stat in files.items()}
     unread = [path for path, state in states.items() if cached.get(path, [])[:3] != state]
-    try:
-        for path in reading(unread, unit="transcripts"):
-            cached[path] = [*states[path], *_read_facts(path, files[path].mtime_ns / 1e9, format_name)]
-    finally:
-        if unread and home is not None and cache is not None and home.is_dir():
-            present = {path: entry for path, entry in cached.items() if path in files or Path(path).exists()}
-            with suppress(OSError):
-                write_whole(cache, json.dumps(present).encode(), synced=False)
+    for path in reading(unread, unit="transcripts"):
+        cached[path] = [*states[path], *_read_facts(path, files[path].mtime_ns / 1e9, format_name)]
+    if unread and home.is_dir():
+        with suppress(OSError):
+            write_whole(cache, json.dumps(cached).encode(), synced=False)
     return {path: _Facts(*cached[path][3:]) for path in files}
 
 
@@ -200,41 +181,39 @@ def _read_facts(path: str, written_at: float, format_name: str | None) -> _Facts
     with suppress(OSError, Permanent):  # reading it to index it will say why
         for most in _END_BYTES:
             head, tail, is_whole = _ends(path, most)
-            folder = folder or working_folder_in(head)
-            reader = Interpreter(format_name)
+            reader, folder = Interpreter(format_name), working_folder_in(head)
             first = next(_times(reader, head.split(b"\n")[: None if is_whole else -1]), None)
             last = next(_times(reader, reversed(tail.split(b"\n")[0 if is_whole else 1 :])), None)
-            if is_whole or (first is not None and last is not None):
+            if is_whole or (first and last):
                 break
-    program = reader.format.name if reader.format is not None else None
-    return _Facts(program, str(folder) if folder else None, first or last or written_at, last or first or written_at)
+    program, path_text = reader.format.name if reader.format else None, str(folder) if folder else None
+    return _Facts(program, path_text, first or last or written_at, last or first or written_at)
 
 
 def _ends(path: str, most: int) -> tuple[bytes, bytes, bool]:
     """Return up to `most` bytes of the beginning and of the end of a transcript; True if each has all of it."""
+    head, tail, length = b"", b"", 0
     with open(path, "rb") as file:  # noqa: PTH123 - a plain string
         size = os.fstat(file.fileno()).st_size
         if not path.endswith(COMPRESSED):
             return file.read(most), os.pread(file.fileno(), most, max(0, size - most)), size <= most
-        head, tail, size = b"", b"", 0
-        for block in decompressed(partial(os.pread, file.fileno()), os.fstat(file.fileno()).st_size):
-            head, tail, size = head + block[: most - len(head)], (tail + block)[-most:], size + len(block)
-    return head, tail, size <= most
+        for block in decompressed(partial(os.pread, file.fileno()), size):
+            head, tail, length = head + block[: most - len(head)], (tail + block)[-most:], length + len(block)
+    return head, tail, length <= most
 
 
 def _times(reader: Interpreter, lines: Iterable[bytes | None]) -> Iterator[float]:
     for line in lines:
-        message = reader.read(line) if line is not None else None
-        if isinstance(message, Message) and message.said_at is not None:
+        if line and isinstance(message := reader.read(line), Message) and message.said_at is not None:
             yield message.said_at
 
 
 def _has_message(path: str, facts: _Facts, since: float, until: float) -> bool:
     """Return True if a transcript has a message from `since` to before `until`."""
-    if any(since <= time < until for time in (facts.first, facts.last)) or facts.first >= until or facts.last < since:
-        return any(since <= time < until for time in (facts.first, facts.last))
+    is_certain = since <= facts.first < until or since <= facts.last < until
+    if is_certain or not facts.first < since < until <= facts.last:
+        return is_certain
     with suppress(OSError, Permanent), open(path, "rb") as file:  # noqa: PTH123 - a plain string
-        end = None if path.endswith(COMPRESSED) else os.fstat(file.fileno()).st_size
-        lines = read_lines(file.fileno(), offset=0, end=end, compressed=end is None)
+        lines = read_lines(file.fileno(), offset=0, end=None, compressed=path.endswith(COMPRESSED))
         return any(since <= time < until for time in _times(Interpreter(facts.program), (line.data for line in lines)))
     return True

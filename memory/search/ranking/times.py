@@ -144,7 +144,7 @@ def named_span(text: str, now: float, zone: tzinfo | None = None) -> Span:
         day = str(datetime.fromtimestamp(stamp, zone).date())
     except (ValueError, OverflowError):
         forms = "a date (2026-11-23), a month (2026-11), a time (2026-11-23T09:00), days (7d) or words (last week)"
-        raise UserError(f"{text!r} is no time that recalld understands; give {forms}") from None
+        raise UserError(f"{text!r} is no time that recalld understands; give {forms}", exit_code=2) from None
     return Span(stamp, stamp, day, day)
 
 
