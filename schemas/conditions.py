@@ -27,6 +27,7 @@ class ConditionCode(StrEnum):
     VECTORS_STUCK = "vectors_stuck"
     VECTORS_UNATTENDED = "vectors_unattended"
     VECTORS_HELD = "vectors_held"
+    BACKFILL_HALTED = "backfill_halted"
     VECTORS_UNWRITABLE = "vectors_unwritable"
     BUDGET_SPENT = "budget_spent"
     PROVIDER_MISSING = "provider_missing"

@@ -16,6 +16,7 @@ from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.settings import has_agent
 from workers import index_job
+from workers.failure_policy import Postponed
 from workers.index_job import index_turn
 from workers.middleware import ENDED
 from workers.queue.names import (
@@ -34,6 +35,8 @@ log = structlog.get_logger(__name__)
 #: Milliseconds after which a running job is broken; its documents wait again.
 TIME_LIMIT_MS = 600_000
 
+#: Seconds until a job looks again at a backfill that a user paused.
+PAUSED_SECONDS = 5.0
 
 #: Conditions that a job found to be over.
 Over = Collection[ConditionCode]
@@ -48,6 +51,9 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
             if message is None or not has_agent(runtime.directory, agent):
                 log.warning("unknown_agent", agent=agent)
                 return
+            if (name, lane) == (INDEX_PENDING, Lane.BACKFILL.value) and runtime.halt(agent) == "paused":
+                runtime.health.moved()  # rest is no standstill
+                raise Postponed("a user paused the backfill", retry_in=PAUSED_SECONDS)
             job = str(message.message_id)
             limit = index_job.CLAIM if name == INDEX_PENDING else 0
             retried = "retries" in message.options

@@ -96,6 +96,7 @@ class _Turn:
         self._runtime = runtime
         self._agent = agent
         self._lane = lane
+        self._halt = runtime.halt(agent)
         self._job = job
         self._pending_set = runtime.queue.pending_set
         self._quarantine = self._pending_set.quarantine
@@ -122,7 +123,8 @@ class _Turn:
     def over(self) -> bool:
         """Return True if the remaining documents must wait for the next turn."""
         timing = self._runtime.timing
-        if self._runtime.stopping.is_set() or self.seconds >= timing.turn:
+        is_halted = self._lane is Lane.BACKFILL and self._runtime.halt(self._agent) != self._halt
+        if is_halted or self._runtime.stopping.is_set() or self.seconds >= timing.turn:
             return True
         shared_turn = timing.shared_turn * self._weight
         return self._claimed and self.seconds >= shared_turn and self._runtime.queue.others_wait(self._lane)

@@ -11,6 +11,7 @@ from functools import partial
 import structlog
 
 from memory.documents.agent_files import AgentFiles
+from memory.documents.imports import backfill_halt
 from memory.embedding.batch_jobs.batch_ledger import choice_path, sent_in_jobs, with_batch_jobs
 from memory.embedding.batch_jobs.batch_step import BATCH_TIMING, BatchTiming
 from memory.embedding.breaker import FIRST_PAUSE_SECONDS
@@ -112,6 +113,10 @@ class Runtime:
     def owns(self) -> bool:
         """Return True if this process owns the indexes of the home."""
         return self._owner.owns()
+
+    def halt(self, agent_id: str) -> str | None:
+        """Return the state in which a user halted the agent's backfill, as `backfill_halt` does."""
+        return backfill_halt(self.settings.home, agent_id)
 
     def spent_budget(self, agent_id: str) -> int | None:
         """Return the tokens a day of the agent's tenant if they are used up today (UTC), None otherwise."""

@@ -53,7 +53,8 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         if lacking is not None and (target.pending_hashes(1) or target.held_hashes(1)):
             # A worker with the key may take the message next time.
             raise Postponed(lacking, retry_in=UNABLE_PAUSE_SECONDS, condition=ConditionCode.PROVIDER_MISSING)
-        _release_held(runtime, indexer)
+        if (halt := runtime.halt(agent)) is None:
+            _release_held(runtime, indexer)
         budget = runtime.spent_budget(agent)
         if budget is not None and target.pending_hashes(1):
             tenant = Scope.of(agent).tenant
@@ -63,7 +64,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         full = indexer.supply.batcher.full_request if indexer.supply.batcher is not None else 0
         is_too_little = len(target.pending_hashes(full)) < full and not indexer.overdue if full else indexer.supply.slow
         waiting = runtime.queue.pending_set.waiting(agent)
-        if is_too_little and waiting.backfill + (waiting.running if full else 0):
+        if is_too_little and halt != "paused" and waiting.backfill + (waiting.running if full else 0):
             # A local model would compete with keywords for the processor, and a request would not be full yet.
             raise Postponed("keywords first", retry_in=0.5)
         awaited = f"the vectors of {indexer.supply.name}"
@@ -76,7 +77,10 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             runtime.health.counters.flush()
 
         with batch_jobs(runtime, indexer) as jobs:
-            turn = jobs.note() if jobs is not None else BatchTurn()
+            if halt == "paused":
+                turn = BatchTurn(frozenset(indexer.overdue))
+            else:
+                turn = jobs.note() if jobs is not None else BatchTurn()
         got_on(waits_for=awaited)
         with CrashSafeRounds(runtime.queue.pending_set.quarantine, agent, job) as rounds:
             rounds.refuse(target)
@@ -84,7 +88,9 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 indexer,
                 seconds=runtime.timing.turn if rounds.most > 1 else ALONE_TURN_SECONDS,
                 only=turn.inline,
-                stopping=lambda: runtime.stopping.is_set() or runtime.spent_budget(agent) is not None,
+                stopping=lambda: (
+                    runtime.stopping.is_set() or runtime.spent_budget(agent) is not None or runtime.halt(agent) != halt
+                ),
                 most=rounds.most,
                 on_round=rounds.begins,
                 on_ready=joined,

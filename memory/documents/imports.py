@@ -3,6 +3,9 @@
 recalld reads them on demand, and whenever the index needs one of their documents again. It neither scans nor watches
 them. The file is one object:
 `{"folders": [{"folder": absolute path, "format": name or null, "files": [paths below the folder] or null}]}`.
+An entry with an empty list of files takes the transcripts at or below `folder` out of the entries before it.
+
+A user's pause or cancellation of the backfill is a file beside the list: `<home>/imports/<agent>.halt`.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from memory.documents.roots import parts_below
 from memory.http.whole_files import write_whole
 from schemas.errors import UserError
 
@@ -30,6 +34,30 @@ class ImportedFolder:
     folder: str
     format: str | None = None
     files: tuple[str, ...] | None = None
+
+
+def halt_path(home: Path, agent: str) -> Path:
+    """Return the path of a file that exists while a user halts an agent's backfill."""
+    return home / "imports" / f"{agent}.halt"
+
+
+def backfill_halt(home: Path, agent: str) -> Literal["paused", "cancelled"] | None:
+    """Return the state in which a user halted the backfill.
+
+    `paused`: neither documents nor vectors of the backfill lane get on. `cancelled`: held vectors stay held.
+    """
+    with contextlib.suppress(OSError):
+        return "paused" if halt_path(home, agent).read_text("utf-8") == "paused" else "cancelled"
+    return None
+
+
+def keep_halt(home: Path, agent: str, halt: str) -> None:
+    """Keep the state in which a user halts an agent's backfill; "" ends it. Raise UserError if that fails."""
+    path = halt_path(home, agent)
+    try:
+        write_whole(path, halt.encode()) if halt else path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def imports_path(home: Path, agent: str) -> Path:
@@ -54,7 +82,12 @@ def imported_folders(path: Path) -> list[ImportedFolder]:
 
 
 def remember_import(path: Path, imported: ImportedFolder) -> None:
-    """Add an import to the list. Several of one folder and format become one.
+    """Add an import to the list. Several of one folder and format become one. Raise as `change_imports` does."""
+    change_imports(path, lambda before: with_import(before, imported))
+
+
+def change_imports(path: Path, change: Callable[[list[ImportedFolder]], list[ImportedFolder]]) -> None:
+    """Replace the list by the result of `change`.
 
     Raises:
         UserError: it cannot be written.
@@ -66,18 +99,22 @@ def remember_import(path: Path, imported: ImportedFolder) -> None:
                 before = imported_folders(path)
             except UserError:
                 before = []  # damaged: the new import replaces it
-            after = with_import(before, imported)
+            after = change(before)
             if after != before:
                 _write(path, after)
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}); free some space there or correct its permissions"
-        ) from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be written ({error.strerror}); free some space there or correct its permissions")
 
 
 def with_import(before: list[ImportedFolder], imported: ImportedFolder) -> list[ImportedFolder]:
     """Return the list with one more import. Those of its folder become one, the last: the last names the format."""
-    of_folder = [entry for entry in before if (entry.folder, entry.format) == (imported.folder, imported.format)]
+    last_exclusion = max((at for at, entry in enumerate(before) if entry.files == ()), default=-1)
+    later = before[last_exclusion + 1 :]
+    of_folder = [entry for entry in later if (entry.folder, entry.format) == (imported.folder, imported.format)]
     rest = [entry for entry in before if entry not in of_folder]
     together = imported
     for entry in of_folder:
@@ -86,6 +123,25 @@ def with_import(before: list[ImportedFolder], imported: ImportedFolder) -> list[
         else:
             together = replace(together, files=tuple(dict.fromkeys((*entry.files, *together.files))))
     return [*rest, together]
+
+
+def without(before: list[ImportedFolder], path: str) -> list[ImportedFolder]:
+    """Return the list without the transcripts at or below an absolute path."""
+    rest = [entry for entry in before if parts_below(entry.folder, path) is None]
+    is_within = any(parts_below(path, entry.folder) is not None for entry in rest)
+    return [*rest, ImportedFolder(path, None, ())] if is_within else rest
+
+
+def with_files(before: list[ImportedFolder], paths: Collection[str]) -> list[ImportedFolder]:
+    """Return the list with no other transcripts than those at `paths`."""
+    after = []
+    for entry in before:
+        below = (parts_below(path, entry.folder) for path in paths)
+        names = dict.fromkeys("/".join(parts) for parts in below if parts)
+        files = tuple(names if entry.files is None else (name for name in entry.files if name in names))
+        if files or entry.files == ():
+            after.append(replace(entry, files=files))
+    return after
 
 
 def _imported(entry: dict[str, Any]) -> ImportedFolder:

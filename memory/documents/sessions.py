@@ -7,6 +7,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -422,15 +423,22 @@ class Imports(Transcripts):
             folders = imported_folders(self._path) if version is not None else []
             for drafted in self._drafted:
                 folders = with_import(folders, drafted)
-            imports = [(self._root(imported), imported.format) for imported in reversed(folders)]
+            imports, areas = list[tuple[Root, str | None]](), self._areas
+            for imported in reversed(folders):
+                if imported.files != ():
+                    imports.append((self._root(imported, areas), imported.format))
+                    continue
+                folder, _, name = imported.folder.rpartition("/")
+                if (excluded := compiled((), [f"x/{escape(name)}"])) is not None:
+                    areas = (*areas, Area(excluded, folder or "/", "x/"))
             read = self._read = version, imports
         return read[1]
 
-    def _root(self, imported: ImportedFolder) -> Root:
+    def _root(self, imported: ImportedFolder, areas: tuple[Area, ...]) -> Root:
         """Return the root of an import. Keys of its transcripts have absolute paths, without links."""
         real, folder = os.path.realpath(imported.folder), os.path.normpath(imported.folder)
         only = None if imported.files is None else frozenset(map(document_name, imported.files))
-        return Root(folder, real, real, FileRule(is_transcript_name, only=only), folder, areas=self._areas)
+        return Root(folder, real, real, FileRule(is_transcript_name, only=only), folder, areas=areas)
 
     def walk(self, problems: ScanProblems, entering: Entering = None) -> Documents:
         documents = dict(super().walk(problems, entering))

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from memory.chunking.curated import CURATED_FILES, unreadable_directives
 from memory.documents.agent_files import AgentFiles
+from memory.documents.imports import backfill_halt
 from memory.documents.notes import every_note
 from memory.documents.scan import printable
 from memory.embedding.batch_jobs.ledger_reader import texts_in_jobs
@@ -60,6 +61,12 @@ BUILD_SECONDS = 900.0
 
 #: Notes, and folders, that are looked at where an agent has no document.
 _MOST_NOTES, _MOST_FOLDERS = 10_000, 2_000
+
+#: Conditions of work that waits, which are none while a user pauses it.
+_OF_PAUSE = {
+    *(ConditionCode.DOCUMENTS_WAIT, ConditionCode.VECTORS_STUCK, ConditionCode.VECTORS_UNATTENDED),
+    ConditionCode.BUILD_STUCK,
+}
 
 #: A document that waits for longer than this makes status not ok: work that takes longer is behind, or stuck.
 PENDING_TOO_LONG_SECONDS = 60.0
@@ -123,6 +130,9 @@ def agent_status(
     )
     if not (index.comparison.scan.count or state.files) and index.comparison.scan.complete:
         conditions.append(no_documents(agent))
+    if (halt := backfill_halt(settings.home, agent.id)) == "paused":
+        conditions = [condition for condition in conditions if condition.code not in _OF_PAUSE]
+    halted = Condition(ConditionCode.BACKFILL_HALTED, agent.id, params={"halt": halt}) if halt else None
     mode, limits = _answering(
         state,
         provider_for_queries(settings, agent),
@@ -158,7 +168,7 @@ def agent_status(
         advice=in_words(
             [
                 *directive_conditions(agent, sources.files),
-                *filter(None, [unread_scripts(agent.id, state), held_vectors(agent, provider, look)]),
+                *filter(None, [unread_scripts(agent.id, state), held_vectors(agent, provider, look), halted]),
             ],
             now=now,
         ),

@@ -52,6 +52,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "`recalld index --agent {subject} --yes` embeds them; keywords find them meanwhile",
         "vectors",
     ),
+    _CODE.BACKFILL_HALTED: Text(
+        "a user {halt} the backfill; searches and saved notes go on",
+        "`recalld backfill --agent {subject} --resume` goes on with it",
+        "backfill",
+    ),
     _CODE.SCRIPTS_UNREAD: Text(
         "{documents:count document} with text in {scripts}: the bundled model does not read it; keywords find it",
         "`recalld model pull multilingual-e5-large` fetches a model that reads it",

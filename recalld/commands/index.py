@@ -92,7 +92,13 @@ def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, *
         "recalld backfill ~/.claude/projects --dry-run", "recalld backfill old-sessions --since 2026-01-01 --limit 500"
     ),
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, metavar="PATH...", type=click.Path(path_type=Path))
+@click.option("--pause", "halt", flag_value="paused", help="Rest until --resume; saved notes and searches go on.")
+@click.option("--resume", "halt", flag_value="", help="Go on after --pause or --cancel.")
+@click.option("--cancel", "halt", flag_value="cancelled", help="Drop what waits; keep what is indexed.")
+@click.option(
+    "--forget", type=click.Path(path_type=Path), metavar="PATH", help="Take imports out of memory; keep files."
+)
 @workspace_option
 @click.option("--format", type=click.Choice(_FORMATS), help="Format of the lines. [detected]")
 @click.option(
@@ -111,15 +117,29 @@ def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, *
 @click.option("--batch-api", is_flag=True, help="Embed through the provider's Batch API: cheaper, within hours.")
 @json_option
 @pass_invocation
-def backfill(invocation: Invocation, *, paths: tuple[Path, ...], **options: Any) -> int:
+def backfill(
+    invocation: Invocation, *, paths: tuple[Path, ...], halt: str | None, forget: Path | None, **options: Any
+) -> int:
     """Index the transcripts below PATHs into an agent's memory, and wait.
 
     Says first how many messages, chunks and tokens there are and what they cost. Uses the running daemon's workers,
     else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was. Transcripts
     that are in the index as they are cost nothing. A transcript is taken whole, or left out and counted.
 
+    --pause, --resume, --cancel and --forget take no PATHs: they are for what earlier backfills queued or brought.
+
     With --remote (or fleet.url) it sends the transcripts, redacted, to the door of a fleet, which indexes them.
     """
+    if halt is not None or forget is not None:
+        from recalld.runs.backfill import forget_import, halt_backfill
+
+        if paths or any(options.values()) or None not in (halt, forget):
+            raise click.UsageError("--pause, --resume, --cancel and --forget PATH take nothing else.")
+        if invocation.settings.fleet.url is not None or invocation.settings.store.url is not None:
+            raise UserError("a fleet's backfill cannot be halted; `recalld tenant` gives it a budget", exit_code=2)
+        return forget_import(invocation, forget) if forget is not None else halt_backfill(invocation, halt or "")
+    if not paths:
+        raise click.UsageError("Missing argument 'PATH...'.")
     is_remote = False
     with suppress(UserError):  # of the settings: the local run reports it
         is_remote = invocation.settings.fleet.url is not None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 import click
 
-from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
 from memory.status.condition_texts import counted, duration, since, stop_text
 from memory.status.run_files import frozen_pid
@@ -19,14 +18,12 @@ from recalld import logs
 from recalld.invocation import NOTHING_FOUND, CommandGroup, Invocation, examples, json_option, pass_invocation, to_type
 from recalld.terminal_text import fields, print_answer
 from recalld.up.lock import broker_away
-from recalld.wiring import AgentIndex, open_broker
+from recalld.wiring import open_broker
 from schemas.agents import Scope
-from schemas.conditions import StopReason
-from schemas.errors import BrokerUnavailable, RecalldError, UserError
-from schemas.settings import AgentDirectory, Settings, has_agent
+from schemas.errors import BrokerUnavailable, UserError
+from schemas.settings import Settings
 from workers.queue.connection import BrokerAway
 from workers.queue.job_queue import queued_jobs
-from workers.queue.names import POLL_BATCH_JOBS
 
 #: Seconds for which a batch job that is over is still shown to a person.
 _SHOWN_SECONDS = 86_400.0
@@ -77,20 +74,10 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
         raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
     if not job.open:
         raise UserError(f"the batch job {reference} is over ({job.stage.value})")
-    with BatchLedger.of(settings, Scope.of(job.agent).tenant) as ledger:
-        if not ledger.stop(reference, StopReason.CANCELLED.value):
-            click.echo(f"{reference} is being stopped already")
-            return
-        later = _ask_provider(settings, job, invocation.fleet or settings)
-        if later is None:
-            ledger.save(replace(job, stage=Stage.STOPPING, look_at=0.0))
-    # Without the broker, the next worker that starts polls the job.
-    with open_broker(settings) as broker, suppress(BrokerUnavailable):
-        broker.queue.request(POLL_BATCH_JOBS, job.agent)
-    click.echo(
-        f"{reference}: {later or f'{job.provider} was asked to stop it'}; what it did is kept, its other texts wait; "
-        f"`{invocation.command('jobs resume', agent=job.agent)}` sends them in another batch job"
-    )
+    from recalld.runs.backfill import stop_job
+
+    resume_command = invocation.command("jobs resume", agent=job.agent)
+    click.echo(f"{stop_job(invocation, job)}; its other texts wait; `{resume_command}` sends them in another batch job")
 
 
 @jobs.command("resume", epilog=examples("recalld jobs resume"))
@@ -114,23 +101,6 @@ def _tenants(invocation: Invocation) -> Iterator[str]:
     """Yield an id of each tenant of a fleet, unless the call names an agent."""
     if invocation.fleet is not None and invocation.agent is None:
         yield from (Scope(tenant, "").agent_id for tenant in invocation.fleet.budgets())
-
-
-def _ask_provider(settings: Settings, job: BatchJob, directory: AgentDirectory) -> str | None:
-    """Ask the provider at once to stop a job. Return the reason why a worker has to do it; None if done."""
-    agent = directory.agent(job.agent) if has_agent(directory, job.agent) else None
-    provider = AgentIndex(settings, agent).choice.provider if agent is not None else None
-    api = batch_api_of(provider) if provider is not None and provider.account == job.account else None
-    if provider is None or api is None or job.job_id is None:
-        return "the next look at it stops it"
-    try:
-        if not api.cancel(job.job_id):
-            return f"{job.provider} did not take it now and is asked again"
-    except RecalldError as error:
-        return f"{job.provider} did not take it now ({error}) and is asked again"
-    finally:
-        provider.close()
-    return None
 
 
 def _body(job: BatchJob) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +14,36 @@ from typing import Any
 import click
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.imports import imported_folders, imports_path, remember_import
+from memory.documents.imports import (
+    backfill_halt,
+    change_imports,
+    imported_folders,
+    imports_path,
+    keep_halt,
+    remember_import,
+    with_files,
+    without,
+)
+from memory.documents.roots import document_name, parts_below
 from memory.documents.scan import printable
 from memory.embedding.batch_jobs.batch_api import batch_api_of
-from memory.embedding.batch_jobs.batch_ledger import choice_path, with_batch_jobs
+from memory.embedding.batch_jobs.batch_ledger import (
+    BatchJob,
+    BatchLedger,
+    Stage,
+    batch_jobs_of,
+    choice_path,
+    with_batch_jobs,
+)
+from memory.embedding.consent import Consents
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.estimate import Estimate
+from memory.index.generation_writer import GenerationWriter
 from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted
+from memory.store.writer import DocumentDelete, Held, WriteOutcome
 from producers.reconciler import AgentComparison
-from recalld.invocation import Invocation
+from recalld.invocation import NOTHING_FOUND, Invocation, to_type
 from recalld.runs.consent import Allowance, consents
 from recalld.runs.estimate import confirm_workspace, cost_body, cost_sentence, estimates
 from recalld.runs.outcome import OF_EMPTY_AGENTS, Report
@@ -27,10 +51,18 @@ from recalld.runs.run import Run
 from recalld.runs.selection import TranscriptSelection, find_transcripts
 from recalld.runs.status import size
 from recalld.terminal_text import fields, printable_json, printable_name, reading
-from recalld.wiring import AgentIndex, closed
+from recalld.up.lifecycle import running_broker
+from recalld.up.lock import daemon_pid
+from recalld.wiring import AgentIndex, closed, open_broker
+from schemas.agents import Scope
+from schemas.conditions import StopReason
 from schemas.documents import DocumentKey, FileStat
-from schemas.errors import Permanent, RecalldError, Transient, UserError
-from schemas.settings import AgentSettings, Settings
+from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient, UserError
+from schemas.settings import AgentDirectory, AgentSettings, Settings, has_agent
+from workers.queue.names import POLL_BATCH_JOBS
+
+#: Seconds that a cancellation waits for the documents that workers hold, and between two looks at them.
+CANCEL_SECONDS, LOOK_SECONDS = 15.0, 0.1
 
 
 def run_backfill(
@@ -285,3 +317,126 @@ def _missing(
     imported = files.scan(imported=True).documents if before else {}
     other_documents = dict.fromkeys([*files.scan().documents, *sorted(before & imported.keys())])
     return dict(stats), [key for key in other_documents if key not in stats]
+
+
+def halt_backfill(invocation: Invocation, halt: str) -> int:
+    """Halt the backfill of the call's agents, as by `keep_halt`. Return the exit code."""
+    for agent in invocation.agents():
+        before = backfill_halt(invocation.settings.home, agent.id)
+        keep_halt(invocation.settings.home, agent.id, halt)
+        if halt == "cancelled":
+            text = _cancel(invocation, agent)
+        elif halt:
+            text = "backfills rest until `recalld backfill --resume`, also after a restart; "
+            text += "searches and saved notes go on"
+        else:
+            text = _resume(invocation.settings, agent, before)
+        click.echo(to_type(f"{agent.id}: {text}", agent=agent.id))
+    return 0
+
+
+def _cancel(invocation: Invocation, agent: AgentSettings) -> str:
+    """Stop an agent's batch jobs; drop its waiting documents, their imports, and consents; hold the missing vectors.
+
+    Return a sentence for the user.
+    """
+    settings, dropped, is_running = invocation.settings, 0, True
+    jobs = [job for job in batch_jobs_of(settings, agent.id) if job.agent == agent.id and job.open]
+    for job in jobs:
+        click.echo(stop_job(invocation, job))
+    until = time.monotonic() + CANCEL_SECONDS
+    with running_broker(settings), open_broker(settings) as broker:
+        while is_running and time.monotonic() < until:
+            is_running = bool(broker.queue.pending_set.waiting(agent.id).running)
+            dropped += broker.queue.pending_set.drop_backfill(agent.id)
+            time.sleep(LOOK_SECONDS if is_running else 0.0)
+    grants, identity = Consents.of(settings, agent.id), AgentIndex(settings, agent).choice.identity
+    if (tokens := grants.remaining(identity)) > 0:
+        grants.use(identity, tokens, unasked=False)
+    texts, paths = 0, set[str]()
+    with closing(GenerationWriter.at(settings, agent.id)) as generations:
+        for store in generations.open_existing():
+            while pending := store.pending_hashes(MAX_CHUNKS_PER_COMMIT):
+                store.write_vectors({chunk: (text_hash, Held()) for chunk, text_hash in pending.items()})
+            texts = max(texts, store.counts().vectors_held)
+            paths |= {file.key.path for file in store.files()}
+    change_imports(imports_path(settings.home, agent.id), lambda imports: with_files(imports, paths))
+    if not texts:
+        keep_halt(settings.home, agent.id, "")
+    if not (texts or dropped or jobs):
+        return "no backfill is under way"
+    text = f"cancelled; {counted(dropped, 'document')} dropped, {counted(texts, 'text')} left without vectors"
+    return f"{text}; `recalld backfill --resume` embeds these" if texts else text
+
+
+def stop_job(invocation: Invocation, job: BatchJob) -> str:
+    """Cancel an open batch job at its provider. Return a sentence for the user."""
+    settings, reference = invocation.settings, job.reference
+    with BatchLedger.of(settings, Scope.of(job.agent).tenant) as ledger:
+        if not ledger.stop(reference, StopReason.CANCELLED.value):
+            return f"{reference} is being stopped already"
+        later = _ask_provider(settings, job, invocation.fleet or settings)
+        if later is None:
+            ledger.save(replace(job, stage=Stage.STOPPING, look_at=0.0))
+    # Without the broker, the next worker that starts polls the job.
+    with open_broker(settings) as broker, suppress(BrokerUnavailable):
+        broker.queue.request(POLL_BATCH_JOBS, job.agent)
+    return f"{reference}: {later or f'{job.provider} was asked to stop it'}; what it did is kept"
+
+
+def _ask_provider(settings: Settings, job: BatchJob, directory: AgentDirectory) -> str | None:
+    """Ask the provider at once to stop a job. Return the reason why a worker has to do it; None if done."""
+    agent = directory.agent(job.agent) if has_agent(directory, job.agent) else None
+    provider = AgentIndex(settings, agent).choice.provider if agent is not None else None
+    api = batch_api_of(provider) if provider is not None and provider.account == job.account else None
+    if provider is None or api is None or job.job_id is None:
+        return "the next look at it stops it"
+    try:
+        if not api.cancel(job.job_id):
+            return f"{job.provider} did not take it now and is asked again"
+    except RecalldError as error:
+        return f"{job.provider} did not take it now ({error}) and is asked again"
+    finally:
+        provider.close()
+    return None
+
+
+def _resume(settings: Settings, agent: AgentSettings, before: str | None) -> str:
+    """Let an agent's backfill, halted as `before`, go on. Return a sentence for the user."""
+    resumed = 0
+    if batch_jobs_of(settings, agent.id):
+        with BatchLedger.of(settings, Scope.of(agent.id).tenant) as ledger:
+            resumed = ledger.resume(agent.id)
+    with open_broker(settings) as broker, suppress(BrokerUnavailable):  # workers that start look by themselves
+        broker.queue.continue_indexing(agent.id)
+        broker.queue.request_vectors_now(agent.id)
+    if before is None and not resumed:
+        return "no backfill is halted"
+    when = "" if daemon_pid(settings.home) else " as soon as `recalld up`, or the same backfill, runs"
+    return f"the backfill goes on{when}"
+
+
+def forget_import(invocation: Invocation, path: Path) -> int:
+    """Take the imported transcripts at or below a path out of the agent's memory. Return the exit code.
+
+    Raises:
+        UserError: nothing was imported from there.
+    """
+    settings, agent, real = invocation.settings, invocation.the_agent(), document_name(os.path.realpath(path))
+    place, keys = imports_path(settings.home, agent.id), set[DocumentKey]()
+    before = imported_folders(place)
+    with closing(GenerationWriter.at(settings, agent.id)) as generations:
+        stores = generations.open_existing()
+        indexed = (file.key for store in stores for file in store.files() if file.key.is_transcript)
+        keys.update(key for key in indexed if parts_below(key.path, real) is not None)
+        if not keys and (without(before, real) == before or not path.exists()):
+            name = printable_name(str(path))
+            raise UserError(f"nothing was imported from {name}; {place} lists the imports", exit_code=NOTHING_FOUND)
+        # First: a worker that reads one of them meanwhile leaves it out.
+        change_imports(place, lambda imports: without(imports, real))
+        for store in stores:
+            for key in keys:
+                while WriteOutcome.CONFLICT in store.write([DocumentDelete(key, store.revision(key))]):
+                    pass  # a worker wrote it between the two
+    click.echo(f"{agent.id}: forgot {counted(len(keys), 'transcript')}; no file is touched")
+    return 0

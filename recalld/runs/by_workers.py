@@ -16,6 +16,7 @@ from functools import partial
 
 import click
 
+from memory.documents.imports import backfill_halt, keep_halt
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage, batch_jobs_of
 from memory.embedding.consent import Consents, HeldTexts
 from memory.status.condition_texts import counted, part_of, text_of, what_happened
@@ -117,6 +118,8 @@ class Wait:
     def enqueue(self, comparisons: Sequence[AgentComparison]) -> None:
         """Enqueue the differences, and wait for all documents that are queued by now."""
         for comparison in comparisons:
+            if backfill_halt(home := self._run.settings.home, comparison.agent) == "cancelled":
+                keep_halt(home, comparison.agent, "")
             comparison.enqueue(self._broker.queue)
         for agent in self._agents:
             agent.marked_at = time.time()
@@ -267,6 +270,9 @@ class _AgentWait:
         self.conditions = health.conditions(self._agent.id, reported_since=self._began_at)
         unable = (condition for condition in self.conditions if condition.code in _UNABLE)
         self.unable = next((condition for condition in unable if self._lasted(condition) > _UNABLE_SECONDS), None)
+        halt = backfill_halt(self._index.settings.home, self._agent.id)
+        if halt is not None and self._is_halted():
+            self.unable = Condition(ConditionCode.BACKFILL_HALTED, self._agent.id, params={"halt": halt})
         self.stopped = next(filter(self._holds_up, self.conditions), None)
         jobs = batch_jobs_of(self._index.settings, self._agent.id)
         self.jobs = [job for job in jobs if job.open and job.agent == self._agent.id]
@@ -275,6 +281,11 @@ class _AgentWait:
         # A daemon goes on with them.
         waits = self.documents or self.oldest_chunk or self.building or daemon_pid(self._index.settings.home)
         self.sentences = 0 if waits else self._index.lacking_sentences()
+
+    def _is_halted(self) -> bool:
+        """Return True if nothing of the command gets on while its backfill is halted."""
+        waiting = self._broker.queue.pending_set.waiting(self._agent.id)
+        return not (waiting.live or waiting.running) and bool(waiting.backfill or self.oldest_chunk)
 
     @property
     def is_done(self) -> bool:

@@ -92,6 +92,7 @@ class Outcome:
             yield f"  {self.counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); {how}", True
         if self.condition is not None:
             yield f"  {text_of(self.condition)}", False
+            all_left = all_left and self.condition.code is not ConditionCode.BACKFILL_HALTED
         for key in self.left[:_LISTED] if all_left else ():
             yield f"  not indexed: {key.path}: it is gone, or is being written; run this command again", False
         if all_left and len(self.left) > _LISTED:
@@ -225,8 +226,11 @@ class Report:
                 if not (is_result and failures_only):
                     click.echo(to_type(printable_name(line), agent=agent), err=not is_result)
         if self.interrupted:
-            how = "recalld up goes on with what is queued" if self.detached else "what was done is kept"
-            click.echo(f"recalld: stopped waiting; {how}; the same command resumes", err=True)
+            how = "what was done is kept"
+            if self.detached:
+                stops = "`recalld backfill --pause` or `recalld backfill --cancel` stops it"
+                how = f"recalld up goes on with what is queued, and {stops}"
+            click.echo(to_type(f"recalld: stopped waiting; {how}; the same command resumes"), err=True)
 
     def body(self) -> dict[str, Any]:
         """Return the report as JSON."""

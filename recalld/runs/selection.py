@@ -85,7 +85,7 @@ def find_transcripts(
     """
     files: dict[str, FileStat] = {}
     skips: dict[str, int] = {}  # characters of a path above the folder that the user gave
-    folders: dict[str, bool] = {}  # True for one that the user gave as a whole
+    folders: dict[str, bool] = {}  # True if the user gave the whole folder
     problems: list[str] = []
     for given in paths:
         path, printable_path = os.path.realpath(given), printable(str(given))

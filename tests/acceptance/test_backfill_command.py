@@ -70,6 +70,8 @@ def test_ctrl_c_leaves_the_daemon_at_work_and_the_same_command_finds_nothing_lef
         out, err = command.communicate(timeout=120)
         assert command.returncode == 130, out + err
         assert "recalld up" in err
+        assert "backfill --pause" in err
+        assert "backfill --cancel" in err
         assert "Traceback" not in err
         server.open.set()
         wait_until(lambda: daemon.status()["index"]["files"] == 40 and daemon.status()["ok"])

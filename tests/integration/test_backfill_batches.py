@@ -119,6 +119,30 @@ def test_the_choice_reaches_a_daemon_that_runs(home: Path, workspace: Path, serv
         assert usage["total"]["dollars"] == pytest.approx(0.02 * (batched / 2 + singly) / 1e6, abs=1e-6)
 
 
+@pytest.mark.long
+def test_a_cancelled_backfill_ends_its_batch_jobs_and_what_resumes_is_paid_once(
+    home: Path, workspace: Path, server: BatchServer, old: Path
+) -> None:
+    remote = (
+        f'[remote]\nbase_url = "{server.url}"\napi_key = "a-key"\nbatch.poll_interval_ms = 100\nbatch.wait = false\n'
+    )
+    server.open.clear()
+    server.script(JobScript(done=100))
+    with Daemon(home, workspace, provider="openai", config=remote) as daemon:
+        assert daemon.run("backfill", str(old), "--batch-api", "--yes").returncode == 0
+        [job] = server.jobs.values()
+        cancelled = daemon.run("backfill", "--cancel")
+        assert cancelled.returncode == 0, cancelled.stderr
+        assert job.cancelled
+        wait_until(lambda: server.paid.total() == 100)
+        assert daemon.status()["index"]["vectorsPending"] == 0
+        server.open.set()
+        daemon.run("backfill", "--resume")
+        wait_until(lambda: daemon.status()["index"]["vectorsReady"] == server.paid.total() > 200)
+        assert server.paid.total() == len(server.paid)
+        assert not server.paid_inline
+
+
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [

@@ -34,9 +34,9 @@ def session(format_name: str, *months: int, cwd: str | None = None) -> bytes:
 def copied(tmp_path: Path) -> Path:
     """Old sessions of three programs as `cp -r` leaves them: each file was written just now."""
     files = {
-        "-home-u-shop/claude.jsonl": session("claude-code", 2, 3, cwd="/home/u/shop"),
-        "codex/may.jsonl": session("codex", 5, cwd="/home/u/garden/beds"),
-        "codex/spring.jsonl": session("codex", 3, 4, 5, cwd="/home/u/shop"),
+        "-srv-u-shop/claude.jsonl": session("claude-code", 2, 3, cwd="/srv/u/shop"),
+        "codex/may.jsonl": session("codex", 5, cwd="/srv/u/garden/beds"),
+        "codex/spring.jsonl": session("codex", 3, 4, 5, cwd="/srv/u/shop"),
         "packed.jsonl.zst": compress(session("plain", 6)),
         "summer.jsonl": session("plain", 2, 7),
     }

@@ -165,6 +165,14 @@ function steps.finish()
   return over
 end
 
+-- Removes the documents of the backfill lane, and their marks. Returns their number.
+function steps.drop()
+  local waiting = redis.call('ZRANGE', key.backfill, 0, -1)
+  for _, document in ipairs(waiting) do redis.call('ZREM', key.since, document) end
+  redis.call('DEL', key.backfill)
+  return #waiting
+end
+
 -- place, alive (jobs; all others are over) or crashed (a job)
 function steps.recover()
   if args.crashed then return give_back(function(job) return job == args.crashed end, args.place, true) end

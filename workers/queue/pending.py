@@ -250,6 +250,10 @@ class PendingSet:
         """Give back the documents of a crashed job, first in line, and count the crash. Return their number."""
         return int(self._step("recover", agent, place="0", crashed=job))
 
+    def drop_backfill(self, agent: str) -> int:
+        """Remove the documents that wait in the backfill lane, with their marks. Return their number."""
+        return int(self._step("drop", agent))
+
     def keep_trace(self, agent: str, documents: Sequence[DocumentKey], trace: str) -> None:
         """Keep the trace of marked documents for the job that commits them."""
         key = self._keys.traces(agent)
