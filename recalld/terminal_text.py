@@ -166,13 +166,19 @@ def pace(done: float, *, left: float, unit: str, seconds: float) -> str:
 
 
 def reading(documents: Collection[T], *, unit: str = "documents") -> Iterator[T]:
-    """Yield documents that are read one after the other, with a line of progress on standard error."""
+    """Yield documents that are read one after the other, with a line of progress on standard error.
+
+    A mapping has the bytes of each, which tell the rate and the time left.
+    """
     line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
+    sizes, count, done = documents if isinstance(documents, Mapping) else None, len(documents), 0.0
+    total = sum(sizes.values()) / 1e6 if sizes is not None else count
     for number, document in enumerate(documents):
         if line.due:
-            count = len(documents)
-            line.draw(f"reading {number:,} of {count:,} {unit}", amount=(number, count, unit))
+            amount = (done, total, unit if sizes is None else "MB")
+            line.draw(f"reading {number:,} of {count:,} {unit}", amount=amount)
         yield document
+        done += sizes[document] / 1e6 if sizes is not None else 1
     line.end()
 
 

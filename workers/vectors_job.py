@@ -10,6 +10,7 @@ import structlog
 from memory.embedding.consent import Consents, needs_consent
 from memory.index import completion as completing
 from memory.index.completion import MOST, fill_sentences, fill_vectors
+from memory.index.estimate import RATE
 from memory.index.indexer import Indexer
 from memory.store.errors import StoreAway, StoreBusy
 from memory.store.writer import Refusal, Store
@@ -61,7 +62,8 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             runtime.health.report(ConditionCode.BUDGET_SPENT, agent=agent, tenant=tenant, tokens=budget)
             raise Postponed("the tokens of today are used up", retry_in=UNABLE_PAUSE_SECONDS)
         runtime.health.resolve(*_OF_AGENT, agent=agent)
-        full = indexer.supply.batcher.full_request if indexer.supply.batcher is not None else 0
+        provider, batcher = indexer.supply.provider, indexer.supply.batcher
+        full = (batcher.full_request or MOST) if batcher is not None and provider and provider.account else 0
         is_too_little = len(target.pending_hashes(full)) < full and not indexer.overdue if full else indexer.supply.slow
         waiting = runtime.queue.pending_set.waiting(agent)
         if is_too_little and halt != "paused" and waiting.backfill + (waiting.running if full else 0):
@@ -95,6 +97,8 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 on_round=rounds.begins,
                 on_ready=joined,
             )
+        if report.ready and batcher is not None and (rate := batcher.measured_rate) is not None:
+            target.set_meta({RATE: f"{rate:.1f}"})
         building = indexer.generations.next() is not None and not target.held_hashes(1)
         queue, rests = runtime.queue, report.error is None and not report.left and turn.inline is None and not building
         sentences_left = rests and fill_sentences(

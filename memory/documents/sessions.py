@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from glob import escape
 from pathlib import Path
@@ -108,7 +108,19 @@ class Transcripts(DocumentSource):
             yield root, (*parts[:-1], parts[-1] + COMPRESSED)
 
     def key_of(self, path: str) -> tuple[DocumentKey, str | None] | None:
-        return super().key_of(document_name(path))
+        return self.namer()(path)
+
+    def namer(self) -> Callable[[str], tuple[DocumentKey, str | None] | None]:
+        """Return `key_of` for many paths: it looks at the folders once."""
+        roots, reason_of = self.roots(), self.reasons()
+
+        def key_of(path: str) -> tuple[DocumentKey, str | None] | None:
+            if (place := nearest(roots, document_name(path))) is None:
+                return None
+            key = DocumentKey(self.name, join(place[0].prefix, *place[1]))
+            return key, reason_of(place[0], key.path)
+
+        return key_of
 
     def named(self, text: str) -> DocumentKey | None:
         """Return the transcript that search results name so."""

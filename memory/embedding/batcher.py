@@ -247,6 +247,11 @@ class EmbeddingBatcher:
         """Return the measured rate, or the provider's expected one before the first measurement."""
         return max(self._rate, 1e-3)
 
+    @property
+    def measured_rate(self) -> float | None:
+        """Return the measured rate in texts a second; None before the first measurement."""
+        return self._rate if self._rate != self._provider.limits.chunks_per_second else None
+
     def renew_claims(self) -> None:
         """Renew the claims on texts whose vectors wait for the cache: its outage may outlast a claim."""
         if self._cache is not None and (unsaved := self._cache.held(self._provider.identity)):

@@ -3,11 +3,16 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import repeat
-from typing import TypeVar
+import math
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from itertools import islice, repeat
+from statistics import fmean, stdev
+from typing import NamedTuple, TypeVar
 
 from memory.chunking.chunker import estimate_tokens, text_hash
 from memory.documents.agent_files import AgentFiles
@@ -15,13 +20,15 @@ from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.embedding.prices import price_of
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
-from memory.embedding.selection import ProviderChoice
+from memory.embedding.selection import ProviderChoice, facts_in
 from memory.index.changes import CommitBatch, IndexReport
 from memory.index.fingerprint import embedding_of, fingerprint
 from memory.index.generations import Generations
 from memory.index.planner import Planner
 from memory.index.provider import provider_of
+from memory.index.transcript_slices import format_at
 from memory.store.reader import StoreReader
+from memory.store.sqlite.vectors import MAX_RESIDENT_BYTES
 from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings
@@ -33,6 +40,16 @@ _GROUP = 1_000
 
 #: Bytes of a token in English notes.
 _BYTES_PER_TOKEN = 4
+
+#: Bytes on the disk of a chunk besides its vector, and of a vector's dimension, in index and cache; bytes of a
+#: dimension in the memory of a search; dimensions of a vector before the first one came.
+_CHUNK_BYTES, _DIMENSION_BYTES, _SEARCH_BYTES, _DIMENSIONS = 2_600, 6, 4, 1_536
+
+#: Entry of a generation's `meta`: texts a second that the provider embedded in the last run.
+RATE = "texts_per_second"
+
+#: Share of the time of a sample that one of many documents may take.
+_SHARE_OF_TIME = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +63,13 @@ class Estimate:
     paid for. The other `to_embed` texts hold about `tokens` tokens (`estimate_tokens`) and fill about `requests`
     requests.
 
-    `price` is in US dollars per million tokens, None if unknown. `dollars` and `seconds` follow from the price and the
-    provider's rate. With `batch`, the texts go through the provider's Batch API at its price, and the time is unknown.
+    `price` is in US dollars per million tokens, None if unknown, and `dollars` follow from it. `seconds` follow from
+    the `rate`, the texts a second of the last run, and from the limits a minute; None without both. With `batch`, the
+    texts go through the provider's Batch API at its price, and the time is unknown.
     Without a `provider` ("none") there are no vectors, these figures are 0, and `reason` says why.
+
+    The figures of a sample are expected ones: `at_most` tokens are two standard errors more, None if all was read.
+    `programs` has the tokens of each format of transcripts. `released` tokens are those of pending chunks.
     """
 
     documents: int = 0
@@ -63,11 +84,60 @@ class Estimate:
     requests: int = 0
     price: float | None = 0.0
     dollars: float | None = 0.0
-    seconds: float = 0.0
+    rate: float | None = None
+    seconds: float | None = 0.0
     batch: bool = False
     provider: str = "none"
     model: str | None = None
     reason: str | None = None
+    at_most: int | None = None
+    programs: Mapping[str, int] = field(default_factory=dict)
+    released: int = 0
+    dimensions: int = 0
+
+    @property
+    def disk(self) -> int:
+        """Return about the bytes of the chunks on the disk, in index and cache."""
+        return self.chunks * (_CHUNK_BYTES + _DIMENSION_BYTES * self.dimensions)
+
+    @property
+    def memory(self) -> int:
+        """Return the bytes of the chunks' vectors in the memory of a process that searches."""
+        return min(self.chunks * _SEARCH_BYTES * self.dimensions, MAX_RESIDENT_BYTES)
+
+    @property
+    def upper(self) -> Estimate:
+        """Return the cost of the tokens that there are at most."""
+        if self.at_most is None or not self.tokens:
+            return self
+        factor = self.at_most / self.tokens
+        counts = {name: math.ceil(getattr(self, name) * factor) for name in ("chunks", "to_embed", "requests")}
+        dollars = self.dollars * factor if self.dollars is not None else None
+        seconds = self.seconds * factor if self.seconds is not None else None
+        return replace(self, tokens=self.at_most, dollars=dollars, seconds=seconds, **counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Documents with the bytes to read of each, of which an estimate reads some, for about `seconds`."""
+
+    sizes: Mapping[DocumentKey, int]
+    seconds: float
+
+    def in_order(self) -> list[DocumentKey]:
+        """Return the documents in a random order, in which each byte is as likely to be among the first."""
+        source = random.Random(0)  # noqa: S311 - a sample, the same at the next call
+        return sorted(self.sizes, key=lambda key: source.expovariate(max(1, self.sizes[key])))
+
+
+class _Reading(NamedTuple):
+    """Part of a document that a sample read: its bytes, its program, and its new messages, chunks and texts."""
+
+    size: int
+    program: str
+    messages: int
+    chunks: int
+    texts: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -76,6 +146,7 @@ class _Work:
 
     target: StoreReader | None
     provider: EmbeddingProvider | None
+    released: float = 0.0
     chunks: int = 0
     messages: int = 0
     texts: dict[str, float] = field(default_factory=dict)
@@ -102,13 +173,15 @@ class _Work:
 
     def add_pending(self, target: StoreReader) -> None:
         """Add the pending and held chunks that the run keeps."""
-        waiting = target.pending_hashes() | target.held_hashes()
+        released = target.pending_hashes()
+        waiting = released | target.held_hashes()
         pending = {number: text_hash for number, text_hash in waiting.items() if number not in self.removed}
         self.chunks += len(pending)
         unseen = {text_hash: number for number, text_hash in pending.items() if text_hash not in self.texts}
         for numbers in _groups(list(unseen.values())):
             for number, row in target.chunk_rows(numbers).items():
-                self.texts[pending[number]] = estimate_tokens(row.text)
+                self.texts[pending[number]] = tokens = estimate_tokens(row.text)
+                self.released += tokens if number in released else 0.0
 
 
 def estimate(
@@ -121,18 +194,24 @@ def estimate(
     fresh: bool = False,
     bought: set[tuple[str, str]] | None = None,
     batch_from: int | None = None,
+    sample: Sample | None = None,
 ) -> Estimate:
     """Return the cost of bringing these documents up to date and of filling in the pending vectors.
 
-    With `fresh`, a new generation is built, which takes over all vectors of the answering one. `bought` holds (provider
-    identity, text hash) pairs that batch jobs or other agents' estimates buy; this estimate adds its own. The
-    provider's Batch API is used from `batch_from` texts on if the settings enable it; None means never.
+    With a `sample`, some of its documents are read in place of `documents`. With `fresh`, a new generation is built,
+    which takes over all vectors of the answering one. `bought` holds (provider identity, text hash) pairs that batch
+    jobs or other agents' estimates buy; this estimate adds its own. The provider's Batch API is used from `batch_from`
+    texts on if the settings enable it; None means never.
 
     Raises:
         StoreUnreadable, StoreCorrupt, StoreBusy: the index cannot be read.
     """
     choice, generations = provider_of(settings, agent, rebuild=fresh), Generations.of(settings, agent.id)
     provider, identity = choice.provider, choice.identity
+    readings: list[_Reading] = []
+    seconds = sample.seconds if sample is not None else math.inf
+    until = time.monotonic() + seconds
+    most_seconds = seconds * max(_SHARE_OF_TIME, 1 / max(len(sample.sizes), 1)) if sample is not None else math.inf
     with ExitStack() as opened:
         target = None if fresh else generations.target_reader(fingerprint(agent, choice.identity).digest)
         answering = generations.open_reader(any_format=True)
@@ -142,54 +221,91 @@ def estimate(
         work = _Work(target, provider)
         report, changed = IndexReport(), 0
         planner = Planner(target, agent, files, provider, report)
-        for key in documents:
+        for key in documents if sample is None else sample.in_order():
+            if (began_at := time.monotonic()) > until and readings:
+                break
             failed, report.again, some = report.failed, None, False
-            for _ in planner.plan(key):
-                some |= work.add(planner.batch)
-                planner.batch = CommitBatch()
+            messages, chunks, texts = work.messages, work.chunks, len(work.texts)
+            size, program = sample.sizes[key] if sample is not None else 0, ""
+            with closing(planner.plan(key)) as parts:
+                for _ in parts:
+                    batch, planner.batch = planner.batch, CommitBatch()
+                    some |= work.add(batch)
+                    position = batch.plans[-1].write.position if batch.plans and sample is not None else None
+                    program = format_at(position) or program
+                    is_slow = time.monotonic() > min(until, began_at + most_seconds)
+                    if position is not None and is_slow and not batch.plans[-1].write.complete:
+                        indexed = target.transcript(key) if target is not None else None
+                        # A compressed one, whose offset is beyond its size soon, is read to its end.
+                        if (read := position.offset - (indexed.offset if indexed else 0)) < size:
+                            size = read
+                            break
+            texts_read = list(islice(work.texts, texts, None)) if sample is not None else []
+            readings.append(_Reading(size, program, work.messages - messages, work.chunks - chunks, texts_read))
             # A document that cannot be read now changes at this moment.
             changed += report.failed == failed and (some or report.again is not None)
         if provider is None:
             reason = choice.explanation
-            return Estimate(changed, report.deleted, report.failed, work.messages, work.chunks, reason=reason)
+            cost = Estimate(changed, report.deleted, report.failed, work.messages, work.chunks, reason=reason)
+            return _extrapolated(cost, sample, readings, {}) if sample is not None else cost
         if target is not None:
             work.add_pending(target)
         paid = set() if cache is None else cache.holds(identity, list(work.texts))
-        for reader in (target, answering):
-            if reader is not None and (reader is target or embedding_of(reader.meta("identity")) == identity):
-                paid |= _held(reader, [text_hash for text_hash in work.texts if text_hash not in paid])
+        answers = answering is not None and embedding_of(answering.meta("identity")) == identity
+        alike = [reader for reader in (target, answering if answers else None) if reader is not None]
+        for reader in alike:
+            paid |= _held(reader, [text_hash for text_hash in work.texts if text_hash not in paid])
+        noted = noted_in(*alike)
     if bought is not None:
         paid |= {text_hash for text_hash in work.texts if (identity, text_hash) in bought}
         bought |= {(identity, text_hash) for text_hash in work.texts}
-    sizes = [tokens for text_hash, tokens in work.texts.items() if text_hash not in paid]
-    batch = (
-        batch_from is not None
-        and len(sizes) >= batch_from
-        and agent.remote.batch.enabled
-        and batch_api_of(provider) is not None
-    )
-    price = price_of(agent, choice.name, provider.model, batch=batch)
-    tokens = round(sum(sizes))
-    requests = requests_for(sizes, provider.limits)
-    return Estimate(
+    unpaid = {text_hash: tokens for text_hash, tokens in work.texts.items() if text_hash not in paid}
+    cost = Estimate(
         documents=changed,
         vanished=report.deleted,
         failed=report.failed,
         messages=work.messages,
         chunks=work.chunks,
         texts=len(work.texts),
-        cached=len(work.texts) - len(sizes),
-        to_embed=len(sizes),
-        tokens=tokens,
-        requests=requests,
-        price=price,
-        dollars=price * tokens / 1e6 if price is not None else None,
-        seconds=_seconds(len(sizes), tokens, requests, provider.limits),
-        batch=batch,
-        provider=choice.name,
-        model=provider.model,
+        to_embed=len(unpaid),
+        tokens=round(sum(unpaid.values())),
         reason=choice.reason,
+        released=round(work.released),
     )
+    cost = _extrapolated(cost, sample, readings, unpaid) if sample is not None else cost
+    through_batches = (
+        batch_from is not None
+        and cost.to_embed >= batch_from
+        and agent.remote.batch.enabled
+        and batch_api_of(provider) is not None
+    )
+    mean = cost.tokens / max(cost.to_embed, 1)
+    sizes = unpaid.values() if cost.at_most is None else repeat(mean, cost.to_embed)
+    cost = replace(cost, cached=cost.texts - cost.to_embed, batch=through_batches)
+    return _priced(cost, choice, agent, sizes, noted)
+
+
+def _extrapolated(
+    cost: Estimate, sample: Sample, readings: Sequence[_Reading], unpaid: Mapping[str, float]
+) -> Estimate:
+    """Return the counts of all documents of a sample: the unread bytes hold as much as those of the mean document."""
+    unread = sum(sample.sizes.values()) - sum(reading.size for reading in readings)
+    programs: defaultdict[str, float] = defaultdict(float)
+    rates: defaultdict[str, list[float]] = defaultdict(list)
+    for size, program, messages, chunks, texts in readings:
+        sizes = [unpaid[text_hash] for text_hash in texts if text_hash in unpaid]
+        programs[program] += sum(sizes) * (1 + unread / len(readings) / max(1, size))
+        figures = {"messages": messages, "chunks": chunks, "texts": len(texts), "to_embed": len(sizes)}
+        for name, count in {**figures, "tokens": sum(sizes)}.items():
+            rates[name].append(count / max(1, size))
+    cost = replace(cost, programs={name: round(tokens) for name, tokens in sorted(programs.items()) if name})
+    if unread <= 0:
+        return cost
+    totals = {name: round(getattr(cost, name) + unread * fmean(rates[name])) for name in rates}
+    spread = rates["tokens"]
+    error = stdev(spread) / math.sqrt(len(spread)) if len(spread) > 1 else spread[0]
+    documents = cost.documents + len(sample.sizes) - len(readings)
+    return replace(cost, documents=documents, at_most=totals["tokens"] + math.ceil(2 * error * unread), **totals)
 
 
 def rough_estimate(settings: Settings, agent: AgentSettings, *, documents: int, size: int) -> Estimate:
@@ -200,24 +316,52 @@ def rough_estimate(settings: Settings, agent: AgentSettings, *, documents: int, 
 
 
 def estimate_of(
-    choice: ProviderChoice, agent: AgentSettings, *, texts: int, tokens: int, documents: int = 0
+    choice: ProviderChoice,
+    agent: AgentSettings,
+    *,
+    texts: int,
+    tokens: int,
+    documents: int = 0,
+    noted: Mapping[str, str] | None = None,
 ) -> Estimate:
-    """Return the cost of embedding so many texts and tokens."""
-    if (provider := choice.provider) is None:
+    """Return the cost of embedding so many texts and tokens; `noted` as by `noted_in`."""
+    cost = Estimate(documents, chunks=texts, to_embed=texts, tokens=tokens)
+    if choice.provider is None:
         return Estimate(documents, reason=choice.explanation)
-    requests = requests_for(repeat(tokens / max(texts, 1), texts), provider.limits)
-    price = price_of(agent, choice.name, provider.model)
-    return Estimate(
-        documents=documents,
-        chunks=texts,
-        to_embed=texts,
-        tokens=tokens,
+    return _priced(cost, choice, agent, repeat(tokens / max(texts, 1), texts), noted or {})
+
+
+def noted_in(*readers: StoreReader | None) -> dict[str, str]:
+    """Return the entries of `meta` that an estimate needs; those of the first reader count."""
+    names = (RATE, "dimensions")
+    opened = [reader for reader in reversed(readers) if reader is not None]
+    return {name: value for reader in opened for name in names if (value := reader.meta(name)) is not None}
+
+
+def _priced(
+    cost: Estimate, choice: ProviderChoice, agent: AgentSettings, sizes: Iterable[float], noted: Mapping[str, str]
+) -> Estimate:
+    """Return the cost with its requests, price, time and dimensions, for texts of these sizes in tokens."""
+    if (provider := choice.provider) is None:
+        return cost
+    limits, requests = provider.limits, requests_for(sizes, provider.limits)
+    price = price_of(agent, choice.name, provider.model, batch=cost.batch)
+    rate = float(noted[RATE]) if RATE in noted else None
+    times = [
+        cost.to_embed / rate if rate else None,
+        requests * 60 / limits.requests_per_minute if limits.requests_per_minute else None,
+        cost.tokens * 60 / limits.tokens_per_minute if limits.tokens_per_minute else None,
+    ]
+    return replace(
+        cost,
         requests=requests,
         price=price,
-        dollars=price * tokens / 1e6 if price is not None else None,
-        seconds=_seconds(texts, tokens, requests, provider.limits),
+        dollars=price * cost.tokens / 1e6 if price is not None else None,
+        rate=rate,
+        seconds=max((seconds for seconds in times if seconds is not None), default=None if cost.to_embed else 0.0),
         provider=choice.name,
         model=provider.model,
+        dimensions=int(noted.get("dimensions") or facts_in(choice.identity).get("dimensions") or _DIMENSIONS),
     )
 
 
@@ -238,12 +382,3 @@ def _held(reader: StoreReader, hashes: Sequence[str]) -> set[str]:
 
 def _groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     return (items[start : start + _GROUP] for start in range(0, len(items), _GROUP))
-
-
-def _seconds(inputs: int, tokens: int, requests: int, limits: ProviderLimits) -> float:
-    """Return the longest of the times for computing, for the requests and for the tokens per minute."""
-    return max(
-        inputs / limits.chunks_per_second,
-        requests * 60 / limits.requests_per_minute if limits.requests_per_minute else 0.0,
-        tokens * 60 / limits.tokens_per_minute if limits.tokens_per_minute else 0.0,
-    )

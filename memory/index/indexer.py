@@ -16,7 +16,6 @@ import structlog
 
 from memory.chunking.chunker import text_hash
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.selection import NO_VECTORS
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
@@ -47,9 +46,6 @@ VECTOR_PATIENCE_SECONDS = 2.0
 
 #: Batches that wait for vectors while the next documents are read.
 BATCHES_IN_FLIGHT = 3
-
-#: Smallest number of texts of a backfill for the provider's Batch API; fewer are embedded at once.
-MANY_FOR_JOBS = 20
 
 #: Times that a document is read again because another process committed it meanwhile.
 _MAX_CONFLICTS = 5
@@ -244,9 +240,8 @@ class Indexer:
         missing = [digest for digest in missing if digest not in sent]
         if (
             missing
-            and not run.holds
+            and not self._left_to_turns(lane)
             and self._may_buy()
-            and not self._left_to_jobs(len(missing), lane)
             and batcher.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS
         ):
             batch.ticket = batcher.submit(
@@ -257,16 +252,10 @@ class Indexer:
             )
         return batch
 
-    def _left_to_jobs(self, count: int, lane: Lane) -> bool:
-        """Return True if a backfill of this size goes through the provider's Batch API."""
+    def _left_to_turns(self, lane: Lane) -> bool:
+        """Return True if turns of embedding send the texts of this lane: they fill requests across commits."""
         provider = self.supply.provider
-        return (
-            lane is Lane.BACKFILL
-            and count >= MANY_FOR_JOBS
-            and self.agent.remote.batch.enabled
-            and self.supply.cache is not None
-            and batch_api_of(provider) is not None
-        )
+        return lane is Lane.BACKFILL and (self.holds or bool(provider and provider.account))
 
     def _commit(self, run: _Run, batch: CommitBatch, attempt: int) -> None:
         if batch.ticket is not None:

@@ -106,8 +106,13 @@ def has_other_format(key: DocumentKey, *, files: AgentFiles, store: StoreReader)
     """Return True if the user has named another format since the index read a transcript."""
     format_name = files.transcripts_of(key).format_of(key)
     position = store.transcript(key) if format_name is not None else None
+    return position is not None and bool(position.state) and format_at(position) != format_name
+
+
+def format_at(position: TranscriptPosition | None) -> str | None:
+    """Return the format of a transcript as of a position in it; None if it is not known there."""
     state = _State.decode(position.state) if position is not None else None
-    return state is not None and state.format != format_name
+    return state.format if state is not None else None
 
 
 class _Slicing:

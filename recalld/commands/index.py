@@ -122,9 +122,9 @@ def backfill(
 ) -> int:
     """Index the transcripts below PATHs into an agent's memory, and wait.
 
-    Says first how many messages, chunks and tokens there are and what they cost. Uses the running daemon's workers,
-    else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was. Transcripts
-    that are in the index as they are cost nothing. A transcript is taken whole, or left out and counted.
+    Says first about how many messages, chunks and tokens there are and what they cost. Uses the running daemon's
+    workers, else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was.
+    Transcripts that are in the index as they are cost nothing. A transcript is taken whole, or left out and counted.
 
     --pause, --resume, --cancel and --forget take no PATHs: they are for what earlier backfills queued or brought.
 

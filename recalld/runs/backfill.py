@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +38,18 @@ from memory.embedding.batch_jobs.batch_ledger import (
 )
 from memory.embedding.consent import Consents
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
-from memory.index.estimate import Estimate
+from memory.index.estimate import Estimate, Sample
 from memory.index.generation_writer import GenerationWriter
 from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted
+from memory.store.reader import StoreReader
 from memory.store.writer import DocumentDelete, Held, WriteOutcome
 from producers.reconciler import AgentComparison
 from recalld.invocation import NOTHING_FOUND, Invocation, to_type
-from recalld.runs.consent import Allowance, consents
-from recalld.runs.estimate import confirm_workspace, cost_body, cost_sentence, estimates
+from recalld.runs.consent import Allowance, Question, with_consent
+from recalld.runs.estimate import confirm_workspace, cost_body, cost_sentence, estimates, tokens_text
 from recalld.runs.outcome import OF_EMPTY_AGENTS, Report
-from recalld.runs.run import Run
+from recalld.runs.run import Forecast, Run
 from recalld.runs.selection import TranscriptSelection, find_transcripts
 from recalld.runs.status import size
 from recalld.terminal_text import fields, printable_json, printable_name, reading
@@ -56,13 +58,16 @@ from recalld.up.lock import daemon_pid
 from recalld.wiring import AgentIndex, closed, open_broker
 from schemas.agents import Scope
 from schemas.conditions import StopReason
-from schemas.documents import DocumentKey, FileStat
+from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient, UserError
 from schemas.settings import AgentDirectory, AgentSettings, Settings, has_agent
 from workers.queue.names import POLL_BATCH_JOBS
 
 #: Seconds that a cancellation waits for the documents that workers hold, and between two looks at them.
 CANCEL_SECONDS, LOOK_SECONDS = 15.0, 0.1
+
+#: Seconds in which a sample is read.
+_SAMPLE_SECONDS = 1.5
 
 
 def run_backfill(
@@ -83,7 +88,7 @@ def run_backfill(
     outcome: dict[str, Any] = {"ok": False, "dryRun": dry_run, "interrupted": False, "error": None}
     plan, result = None, None
     try:
-        settings, plan = _planned(invocation, paths, batch_api=batch_api, **chosen)
+        settings, plan = _planned(invocation, paths, batch_api=batch_api, exact=dry_run, **chosen)
         click.echo(plan.sentence(), err=as_json)
         code = int(bool(plan.problems))
         if not dry_run:
@@ -96,8 +101,7 @@ def run_backfill(
             for folder in plan.selection.folders:
                 remember_import(imports_path(settings.home, plan.agent.id), folder)
             allowance = Allowance(invocation.yes, max_tokens, max_dollars)
-            consents(settings, plan.agent, plan.estimate, allowance=allowance)
-            report, result = _run(settings, plan)
+            report, result = _run(settings, plan, allowance)
             if not any(outcome.counts.vectors_pending or outcome.counts.vectors_held for outcome in report.outcomes):
                 choice.unlink(missing_ok=True)
             report.print_lines(failures_only=as_json)
@@ -117,7 +121,7 @@ def run_backfill(
 
 
 def _planned(
-    invocation: Invocation, paths: Sequence[Path], *, batch_api: bool, **chosen: Any
+    invocation: Invocation, paths: Sequence[Path], *, batch_api: bool, exact: bool, **chosen: Any
 ) -> tuple[Settings, BackfillPlan]:
     """Find the transcripts and plan the run, with a progress line."""
     from recalld.logs import configure_logs
@@ -133,20 +137,25 @@ def _planned(
         sentence = f"{below}; `recalld discover` lists what is on this machine"
         raise UserError("\n".join(selection.problems) or sentence, exit_code=1 if selection.problems else 3)
     configure_logs(level=40)
-    plan = plan_backfill(settings, agent, selection)
+    plan = plan_backfill(settings, agent, selection, exact=exact)
     for problem in plan.problems:
         click.echo(f"recalld: {printable_name(problem)}", err=True)
     return settings, plan
 
 
-def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]]:
+def _run(settings: Settings, plan: BackfillPlan, allowance: Allowance) -> tuple[Report, dict[str, Any]]:
     """Queue the planned documents, and wait until they are done or the user interrupts. Return the result, and as JSON.
 
-    The failed documents of its outcome are transcripts of the plan.
+    They are read while a terminal asks for the consent to the most that they may cost. The failed documents of the
+    outcome are transcripts of the plan.
     """
     planned = AgentComparison(plan.agent.id, backfill=[*plan.transcripts, *plan.other_documents])
-    with Run(settings, [plan.agent], patient=True) as run:
-        report = run.by_workers(lambda: [planned], expected=plan.estimate.chunks)
+    question = Question.about(settings, plan.agent, plan.estimate.upper, allowance=allowance)
+    with Run(settings, [plan.agent], patient=True, question=question) as run:
+        # A limit holds for the whole run: it is not granted again.
+        rest = Allowance(allowance.yes and not allowance.is_limit, None, None)
+        first = partial(run.by_workers, lambda: [planned], forecast=plan.forecast)
+        report = with_consent(run, first, allowance=rest)
     [outcome] = report.outcomes
     failed = {key: reason for key, reason in outcome.failed.items() if key in plan.transcripts}
     with closed(AgentIndex(settings, plan.agent).target()) as reader:
@@ -197,17 +206,18 @@ class BackfillPlan:
     `transcripts` are those to index, newest first, as they are now; the index has the `unchanged` ones already.
     `other_documents` are for an index of the present settings that does not exist yet: it is built with them.
     `left_out_by_settings` counts transcripts, as `Scan.left_out` does. `problems` are sentences for a person, on paths
-    and on transcripts left out. The `estimate` is of transcripts and other documents together.
+    and on transcripts left out. The `estimate` and the `forecast` are of transcripts and other documents together.
     """
 
     agent: AgentSettings
     selection: TranscriptSelection
     transcripts: Mapping[DocumentKey, FileStat]
-    other_documents: Sequence[DocumentKey]
+    other_documents: Collection[DocumentKey]
     unchanged: int
     problems: Sequence[str]
     left_out_by_settings: Mapping[str, int]
     estimate: Estimate
+    forecast: Forecast
 
     @property
     def size(self) -> int:
@@ -218,6 +228,7 @@ class BackfillPlan:
         """Return the plan in one line."""
         cost, is_work = self.estimate, bool(self.transcripts or self.other_documents or self.estimate.to_embed)
         other_count = counted(len(self.other_documents), "other document")
+        about = "about " if cost.at_most is not None else ""
         by_settings = sorted(self.left_out_by_settings.items())
         parts = [
             f"{counted(len(self.transcripts), 'transcript')} to index ({size(self.size)})",
@@ -226,10 +237,12 @@ class BackfillPlan:
             *(f"{count:,} {kind} left out by the settings" for kind, count in by_settings),
             f"{other_count} as the index is new" if self.other_documents else "",
             f"{cost.failed:,} cannot be read" if cost.failed else "",
-            f"{counted(cost.messages, 'message')}, {counted(cost.chunks, 'chunk')}" if is_work else "",
+            f"{about}{counted(cost.messages, 'message')}, {counted(cost.chunks, 'chunk')}" if is_work else "",
         ]
         text = ", ".join(filter(None, parts))
-        return f"{self.agent.id}: {text}" + (f"; {cost_sentence(cost)}" if is_work else "")
+        programs = [f"{name} {tokens_text(tokens)}" for name, tokens in cost.programs.items()]
+        by_program = f"; {', '.join(programs)}" if len(programs) > 1 else ""
+        return f"{self.agent.id}: {text}" + (f"; {about}{cost_sentence(cost)}{by_program}" if is_work else "")
 
     def body(self) -> dict[str, Any]:
         """Return the plan as JSON."""
@@ -248,27 +261,55 @@ class BackfillPlan:
         }
 
 
-def plan_backfill(settings: Settings, agent: AgentSettings, selection: TranscriptSelection) -> BackfillPlan:
-    """Compare the transcripts with the index and estimate the cost of the rest, with a line of progress.
+def plan_backfill(
+    settings: Settings, agent: AgentSettings, selection: TranscriptSelection, *, exact: bool
+) -> BackfillPlan:
+    """Compare the transcripts with the index and estimate the cost of the rest.
 
-    Nothing is written.
+    An `exact` estimate reads all of it, with a line of progress. Nothing is written.
 
     Raises:
         StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
         UserError: the list of imports is damaged.
     """
-    files, stats, problems, left_out = documents_of(settings, agent, selection)
-    transcripts, other_documents = _missing(settings, agent, files, stats)
-    cost = estimates(settings)(agent, files, reading([*transcripts, *other_documents]))
-    problems, unchanged = [*selection.problems, *problems], len(stats) - len(transcripts)
-    return BackfillPlan(agent, selection, transcripts, other_documents, unchanged, problems, left_out, cost)
+    index, names_format = AgentIndex(settings, agent), any(folder.format for folder in selection.folders)
+    with closed(index.target()) as target:
+        indexed = {file.key: file.stat for file in target.files()} if target is not None else {}
+        by_stat = {stat: key for key, stat in indexed.items()}
+        files, stats, problems, left_out = documents_of(settings, agent, selection, by_stat)
+        missing = {
+            key: stat
+            for key, stat in stats.items()
+            if key not in indexed
+            or not indexed[key].agrees_with(stat)
+            or (names_format and target is not None and has_other_format(key, files=files, store=target))
+        }
+        other_stats = _others(index, files, stats) if target is None else {}
+        finished = _finished_chunks(target, stats.keys() & indexed.keys()) if target is not None else 0
+    sizes = {key: stat.size for key, stat in {**missing, **other_stats}.items()}
+    for key in sizes.keys() & indexed.keys():
+        if indexed[key].inode == missing[key].inode:
+            sizes[key] = max(0, sizes[key] - indexed[key].size)  # a transcript is read from where the index has it
+    cost = estimates(settings)(agent, files, reading(sizes) if exact else Sample(sizes, _SAMPLE_SECONDS))
+    problems, unchanged = [*selection.problems, *problems], len(stats) - len(missing)
+    forecast = Forecast([*sizes.values()], cost.chunks, finished, cost.rate)
+    return BackfillPlan(agent, selection, missing, other_stats, unchanged, problems, left_out, cost, forecast)
+
+
+def _finished_chunks(reader: StoreReader, keys: Collection[DocumentKey]) -> int:
+    """Return the number of chunks of these transcripts that do not wait for a vector."""
+    counts, chunks = reader.counts(), reader.chunks_by_path(SESSIONS_SOURCE)
+    return max(0, sum(chunks.get(key.path, 0) for key in keys) - counts.vectors_pending - counts.vectors_held)
 
 
 def documents_of(
-    settings: Settings, agent: AgentSettings, selection: TranscriptSelection
+    settings: Settings,
+    agent: AgentSettings,
+    selection: TranscriptSelection,
+    indexed: Mapping[FileStat, DocumentKey] | None = None,
 ) -> tuple[AgentFiles, dict[DocumentKey, FileStat], list[str], Counter[str]]:
     """Return the agent's files, the transcripts' documents, sentences on those without one, and counts of those that
-    the settings leave out.
+    the settings leave out. A file in a state of an `indexed` document is that document.
 
     Raises:
         UserError: the list of imports is damaged, which workers ignore.
@@ -278,15 +319,19 @@ def documents_of(
     stats: dict[DocumentKey, FileStat] = {}
     problems: list[str] = []
     left_out: Counter[str] = Counter()
+    namers = [source.namer() for source in files.transcripts]
     for path, listed_stat in selection.transcripts.items():
-        key = files.key_of(path)
-        if key is None and (reason := files.reason_of(path)) is not None:
+        key, reason = (indexed or {}).get(listed_stat), None
+        if not (is_indexed := key is not None and key not in stats):
+            key, reason = next((naming for key_of in namers if (naming := key_of(path)) is not None), (None, None))
+        if reason is not None:
             left_out[reason] += 1
         elif key is None or key in stats:
             problems.append(f"{printable(path)} is left out: it cannot be told from another transcript; rename it")
         else:
             try:
-                stat = files.stat(key) or listed_stat
+                # An import is named by its path.
+                stat = listed_stat if is_indexed or key.path == path else files.stat(key) or listed_stat
             except (Permanent, Transient):
                 stat = listed_stat  # reading it will say why
             if stat.inode == listed_stat.inode:
@@ -297,26 +342,15 @@ def documents_of(
     return files, stats, problems, left_out
 
 
-def _missing(
-    settings: Settings, agent: AgentSettings, files: AgentFiles, stats: Mapping[DocumentKey, FileStat]
-) -> tuple[dict[DocumentKey, FileStat], list[DocumentKey]]:
-    """Return the transcripts that the index lacks and, for a new index, the other documents that it needs."""
-    index = AgentIndex(settings, agent)
-    with closed(index.target()) as target:
-        if target is not None:
-            indexed_stats = {file.key: file.stat for file in target.files()}
-            return {
-                key: stat
-                for key, stat in stats.items()
-                if key not in indexed_stats
-                or not indexed_stats[key].agrees_with(stat)
-                or has_other_format(key, files=files, store=target)
-            }, []
+def _others(
+    index: AgentIndex, files: AgentFiles, transcripts: Mapping[DocumentKey, FileStat]
+) -> dict[DocumentKey, FileStat]:
+    """Return the other documents that a new index needs."""
     with closed(index.generations.open_reader()) as answering:
         before = {file.key for file in answering.files() if file.key.is_transcript} if answering is not None else set()
     imported = files.scan(imported=True).documents if before else {}
-    other_documents = dict.fromkeys([*files.scan().documents, *sorted(before & imported.keys())])
-    return dict(stats), [key for key in other_documents if key not in stats]
+    documents = {**files.scan().documents, **{key: imported[key] for key in sorted(before & imported.keys())}}
+    return {key: stat for key, stat in documents.items() if key not in transcripts}
 
 
 def halt_backfill(invocation: Invocation, halt: str) -> int:

@@ -19,14 +19,14 @@ import click
 from memory.documents.imports import backfill_halt, keep_halt
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage, batch_jobs_of
 from memory.embedding.consent import Consents, HeldTexts
-from memory.status.condition_texts import counted, part_of, text_of, what_happened
+from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
 from memory.status.vectors import held_vectors
 from producers.reconciler import AgentComparison
 from recalld.invocation import to_type
 from recalld.runs.estimate import Spending
 from recalld.runs.outcome import Outcome, Report, RunIndex
-from recalld.runs.run import Run
-from recalld.terminal_text import ProgressLine, pace, printable_name
+from recalld.runs.run import NO_FORECAST, Forecast, Run
+from recalld.terminal_text import ProgressLine, printable_name
 from recalld.up.lifecycle import running_broker, stop_event
 from recalld.up.lock import daemon_pid
 from recalld.wiring import BrokerSide, open_broker
@@ -55,34 +55,46 @@ _LONGEST_COOL_DOWN_SECONDS = 300.0
 _UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE, ConditionCode.SETTINGS_OLDER})
 
 
-def progress_text(
+def progress(
     counts: IndexCounts,
     start: IndexCounts,
+    forecast: Forecast,
     *,
     documents: int,
     of_documents: int,
+    read: float,
     seconds: float,
-    expected: int = 0,
+    embedding_seconds: float,
     failed: int = 0,
-) -> str:
-    """Return the figures of a run that began so many seconds ago.
+) -> tuple[str, float]:
+    """Return the figures of a run that began so many seconds ago, and its share between 0 and 1.
 
-    `counts` of the indexes are those of now and at the `start`. `expected` chunks are estimated to come, or wait for a
-    vector.
+    `counts` of the indexes are those of now and at the `start`. A chunk is finished with its vector. The `read` share
+    of the documents is known, and the others have as many chunks as was estimated, or else as the known ones.
+    The finished chunks came within `embedding_seconds`.
     """
-    chunks = max(0, counts.chunks - start.chunks + start.vectors_pending + start.vectors_held)
-    expected, finished = max(expected, chunks), max(0, chunks - counts.vectors_pending - counts.vectors_held)
+    unfinished, new = start.vectors_pending + start.vectors_held, max(0, counts.chunks - start.chunks)
+    to_come = (forecast.chunks - unfinished if forecast.chunks else new / max(read, 0.01)) * (1 - read)
+    finished = max(0, new + unfinished - counts.vectors_pending - counts.vectors_held)
+    total = max(finished, new + unfinished + round(to_come))
+    size = sum(forecast.sizes) / 1e6
+    read_rate, rate = read * size / max(seconds, 0.1), finished / max(embedding_seconds, 0.1) or forecast.rate
     parts = [
         f"documents {documents:,}/{of_documents:,}",
-        f"chunks {chunks:,}/{expected:,}",
+        f"chunks {forecast.finished + finished:,}/{forecast.finished + total:,}",
         f"{counts.vectors_pending:,} wait for vectors (keywords work)" if counts.vectors_pending else "",
         f"{failed:,} failed" if failed else "",
-        pace(finished, left=expected - finished, unit="chunks", seconds=seconds) if 0 < finished < expected else "",
+        f"{read_rate:,.1f} MB/s" if read_rate and read < 1 else "",
     ]
-    return "  ".join(filter(None, parts))
+    if rate and finished < total:
+        reading_seconds = size * (1 - read) / read_rate if read_rate else 0.0
+        seconds_left = max(1.0, reading_seconds, (total - finished) / rate)
+        parts.append(f"{rate:,.{0 if rate >= 10 else 1}f} texts/s, about {duration(seconds_left)} left")
+    share = (forecast.finished + finished) / max(forecast.finished + total, 1)
+    return "  ".join(filter(None, [f"{share:.0%}", *parts])), share
 
 
-def index_by_workers(run: Run, compared: Callable[[], Sequence[AgentComparison]], *, expected: int) -> Report:
+def index_by_workers(run: Run, compared: Callable[[], Sequence[AgentComparison]], *, forecast: Forecast) -> Report:
     """Enqueue the differences, once workers may work, and wait; with a broker meanwhile unless one answers already.
 
     Raises:
@@ -92,27 +104,26 @@ def index_by_workers(run: Run, compared: Callable[[], Sequence[AgentComparison]]
     with running_broker(run.settings), open_broker(run.settings) as broker:
         # What workers of another home take from the queue would be missing here.
         QueueTenancy(broker.client, broker.keys, run.settings).take()
-        wait = Wait(run, broker, stop, expected=expected)
+        wait = Wait(run, broker, stop, forecast)
         wait.enqueue(compared())
         return wait.finish()
 
 
 class Wait:
-    """Wait of one run. `stop` is set by Ctrl-C. `expected` chunks are estimated to come."""
+    """Wait of one run. `stop` is set by Ctrl-C."""
 
-    def __init__(self, run: Run, broker: BrokerSide, stop: threading.Event, *, expected: int = 0) -> None:
+    def __init__(self, run: Run, broker: BrokerSide, stop: threading.Event, forecast: Forecast = NO_FORECAST) -> None:
         self.line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
         self._run = run
         self._broker = broker
         self._stop = stop
-        self._expected = expected
+        self._forecast = forecast
         self._spending = Spending(broker.health, [index.agent for index in run.indexes])
         self._agents = [_AgentWait(index, broker, patient=run.patient) for index in run.indexes]
-        self._start = _sum([index.counts() for index in run.indexes])
         for sentence in filter(None, (index.other_format for index in run.indexes)):
             self.line.once(f"recalld: {to_type(printable_name(sentence))}", key=sentence)
         self._most_documents = 0
-        self._began_at = self._moved_at = time.monotonic()
+        self._began_at = self._moved_at = self._embedding_since = time.monotonic()
         self._state: object = None
 
     def enqueue(self, comparisons: Sequence[AgentComparison]) -> None:
@@ -161,6 +172,10 @@ class Wait:
             if not works():
                 self.line.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
+            question = self._run.question
+            if question is not None and question.look():
+                for agent in self._agents:
+                    agent.ask_again()
             self._look()
             # `recalld status` shows a condition for as long as it lasts.
             for condition in (condition for agent in self._agents for condition in agent.news):
@@ -168,7 +183,7 @@ class Wait:
                 # A patient run meets the same limit again and again.
                 key = f"{condition.code} {condition.subject}" if self._run.patient else text
                 self.line.once(f"recalld: {part_of(condition)}: {text}", key=key)
-            if self.line.due:
+            if self.line.due and (question is None or question.answer is not None):
                 self._show()
             if all(agent.unable or agent.is_done for agent in self._agents):
                 break
@@ -192,22 +207,30 @@ class Wait:
         counts, of_documents = _sum([agent.counts for agent in self._agents]), self._most_documents
         if not (of_documents or counts.vectors_pending or waiting):
             return
-        documents = of_documents - sum(agent.documents for agent in self._agents)
-        figures = progress_text(
+        start, now = _sum([agent.start for agent in self._agents]), time.monotonic()
+        if self._run.question is not None and self._run.question.answer is False:
+            counts = counts.model_copy(update={"vectors_held": 0})  # the run ends with them
+        if counts.vectors_ready <= start.vectors_ready and counts.vectors_pending + counts.vectors_held:
+            self._embedding_since = now
+        documents, sizes = of_documents - sum(agent.documents for agent in self._agents), self._forecast.sizes
+        begun_bytes = min(sum(sizes[documents : documents + 1]), self._agents[0].begun_bytes)
+        figures, share = progress(
             counts,
-            self._start,
+            start,
+            self._forecast,
             documents=documents,
             of_documents=of_documents,
-            seconds=time.monotonic() - self._began_at,
-            expected=self._expected,
+            read=(sum(sizes[:documents]) + begun_bytes) / sum(sizes)
+            if any(sizes)
+            else documents / max(of_documents, 1),
+            seconds=now - self._began_at,
+            embedding_seconds=now - self._embedding_since,
             failed=sum(len(index.failed()) for index in self._run.indexes),
         )
         jobs = [job for agent in self._agents for job in agent.jobs]
         done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
         in_jobs = f"{counted(len(jobs), 'batch job')} {done:,}/{texts:,}" if jobs else ""
         waits = f"waits for {waiting[0]}{more}{cool_downs}" if waiting else ""
-        of_vectors = counts.vectors_ready + counts.vectors_pending
-        share = (documents + counts.vectors_ready) / max(of_documents + of_vectors, 1)
         self.line.draw("  ".join(filter(None, (figures, in_jobs, waits))), share=share)
 
     def _still_since(self) -> float | None:
@@ -250,6 +273,10 @@ class _AgentWait:
         self._agent = index.agent
         self._broker = broker
         self._began_at = self.marked_at = time.time()
+        self.start, self._name = index.counts(), index.name
+        #: Document that is read next, or is being read, and the bytes of it that were read before.
+        self._next: DocumentKey | None = None
+        self._read_before = 0
         # Generation, and its last chunk when the command's documents were indexed.
         self._last_chunk: tuple[str | None, int] = ("", 0)
 
@@ -258,6 +285,8 @@ class _AgentWait:
         # Before the index is counted: a document loses its mark after its commit.
         self.documents = self._documents()
         self.counts, health, provider = self._index.counts(), self._broker.health, self._index.choice.provider
+        if self._index.name != self._name:
+            self.start, self._name = IndexCounts(), self._index.name  # a new generation is empty
         self.endpoint = health.endpoint(provider.account, provider.model) if provider is not None else None
         self.wait, until = None, self.endpoint.until if self.endpoint is not None else None
         if self.endpoint is not None and self.endpoint.condition is EndpointCondition.COOLING_DOWN and until:
@@ -345,9 +374,22 @@ class _AgentWait:
         marked = self._broker.health.marked_before(self._agent.id, self.marked_at)
         if marked is None:
             return 1  # the broker is away for a moment: not all is done
+        if (first := next(iter(marked.some), None)) != self._next:
+            self._next, self._read_before = first, self._offset_of(first)
         if marked.count > len(marked.some):
             return marked.count
         return sum(not self._was_indexed(key) for key in marked.some)
+
+    @property
+    def begun_bytes(self) -> int:
+        """Return the bytes of the next document that were read since it is the next one."""
+        return max(0, self._offset_of(self._next) - self._read_before)
+
+    def _offset_of(self, key: DocumentKey | None) -> int:
+        """Return the bytes that the index has read of a transcript; 0 for others."""
+        reader = self._index.reader()
+        position = reader.transcript(key) if reader is not None and key is not None and key.is_transcript else None
+        return position.offset if position is not None else 0
 
     def _was_indexed(self, key: DocumentKey) -> bool:
         """Return True if a waiting document was indexed since: it changes faster than workers index it."""

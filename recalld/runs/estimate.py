@@ -14,7 +14,7 @@ from memory.documents.notes import every_note
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.batch_jobs.ledger_reader import has_ledger
 from memory.embedding.cache_reader import EmbeddingCacheReader
-from memory.index.estimate import Estimate, estimate, rough_estimate
+from memory.index.estimate import Estimate, Sample, estimate, rough_estimate
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
 from recalld.runs.outcome import spent_line
@@ -37,7 +37,7 @@ MOST_NOTES, _MOST_COUNTED, _MOST_FOLDERS = 10_000, 50_000, 20_000
 #: Fields of `Usage` that only grow.
 _COUNTS = ("requests", "failed", "inputs", "tokens", "batched")
 
-EstimateFor = Callable[[AgentSettings, AgentFiles, Iterable[DocumentKey]], Estimate]
+EstimateFor = Callable[[AgentSettings, AgentFiles, Iterable[DocumentKey] | Sample], Estimate]
 
 
 def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
@@ -93,7 +93,7 @@ def confirm_folder(settings: Settings, agent: AgentSettings) -> None:
 
 
 def estimates(settings: Settings, *, fresh: bool = False) -> EstimateFor:
-    """Return the function that estimates documents of an agent.
+    """Return the function that estimates documents of an agent, or a sample of them.
 
     Texts in batch jobs are paid for, and a text of several agents is counted once.
     """
@@ -101,7 +101,7 @@ def estimates(settings: Settings, *, fresh: bool = False) -> EstimateFor:
     #: Tenant -> (provider identity, text hash) pairs that are paid for.
     bought: dict[str, set[tuple[str, str]]] = {}
 
-    def estimate_for(agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey]) -> Estimate:
+    def estimate_for(agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey] | Sample) -> Estimate:
         tenant = Scope.of(agent.id).tenant
         if tenant not in bought:
             bought[tenant] = set()
@@ -111,7 +111,8 @@ def estimates(settings: Settings, *, fresh: bool = False) -> EstimateFor:
         return estimate(
             settings,
             agent,
-            documents,
+            () if isinstance(documents, Sample) else documents,
+            sample=documents if isinstance(documents, Sample) else None,
             files=files,
             cache=EmbeddingCacheReader.of(settings, tenant) if with_cache else None,
             fresh=fresh,
@@ -139,15 +140,24 @@ def cost_sentence(cost: Estimate) -> str:
     cached = [f"{cost.cached:,} cached"] if cost.texts else []
     if not cost.to_embed:
         return ", ".join([*cached, "nothing to embed, nothing to pay"])
+    most = cost.at_most or 0
+    at_most = f" ({tokens_text(most)} at most)" if most > cost.tokens else " at most" if most else ""
+    seconds = f"about {duration(max(1.0, cost.seconds))}" if cost.seconds is not None else ""
     parts = [
         *cached,
         f"{counted(cost.to_embed, 'text')} to embed",
-        f"{cost.tokens / 1e6:.1f} M tokens" if cost.tokens >= 1_000_000 else f"{cost.tokens:,} tokens",
+        tokens_text(cost.tokens) + at_most,
         f"about {counted(cost.requests, 'request')}",
         _money(cost),
-        "within hours" if cost.batch else f"about {duration(max(1.0, cost.seconds))}",
+        "within hours" if cost.batch else seconds,
+        f"{size(cost.disk)} on the disk, {size(cost.memory)} in the memory of searches",
     ]
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
+
+
+def tokens_text(tokens: int) -> str:
+    """Return a number of tokens for people."""
+    return f"{tokens / 1e6:.1f} M tokens" if tokens >= 1_000_000 else f"{tokens:,} tokens"
 
 
 def _money(cost: Estimate) -> str:
@@ -165,7 +175,9 @@ def cost_body(cost: Estimate) -> dict[str, Any]:
         **fields(cost, "failed", "chunks", "texts", "cached", "to_embed", "tokens", "requests", "batch"),
         "pricePerMillionTokens": cost.price,
         "dollars": round(cost.dollars, 6) if cost.dollars is not None else None,
-        "seconds": round(cost.seconds, 3),
+        "seconds": round(cost.seconds, 3) if cost.seconds is not None else None,
+        **fields(cost, "disk", "memory"),
+        **({"tokensAtMost": cost.at_most, "programs": cost.programs} if cost.at_most is not None else {}),
     }
 
 

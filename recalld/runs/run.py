@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,6 +34,7 @@ from schemas.settings import AgentSettings, Settings
 if TYPE_CHECKING:
     from memory.embedding.providers.provider import EmbeddingProvider
     from memory.index.generation_writer import IndexOwner
+    from recalld.runs.consent import Question
 
 #: Index of an agent, and the documents that differ from it.
 Work: TypeAlias = tuple[RunIndex, Sequence[DocumentKey]]
@@ -96,11 +97,40 @@ def run_index(
     return report.exit_code
 
 
-class Run:
-    """One run for some agents; a `patient` one waits as long as a provider asks. As a context it closes its readers."""
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Work of a run as far as it is known before: the bytes of its documents, in their order, and the chunks in them.
 
-    def __init__(self, settings: Settings, agents: Sequence[AgentSettings], *, patient: bool = False) -> None:
+    These `chunks` include those that wait for a vector already. The index has `finished` chunks of further documents of
+    the same backfill. The last run embedded `rate` texts a second.
+    """
+
+    sizes: Sequence[int] = ()
+    chunks: int = 0
+    finished: int = 0
+    rate: float | None = None
+
+
+#: Forecast of a run whose documents were not read before.
+NO_FORECAST = Forecast()
+
+
+class Run:
+    """One run for some agents; a `patient` one waits as long as a provider asks. As a context it closes its readers.
+
+    The user may answer a `question` while it runs.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        agents: Sequence[AgentSettings],
+        *,
+        patient: bool = False,
+        question: Question | None = None,
+    ) -> None:
         self.settings = settings
+        self.question = question
         self.patient = patient
         self.indexes = [RunIndex(settings, agent) for agent in agents]
         #: Requests that this process itself sends to providers.
@@ -137,12 +167,14 @@ class Run:
 
         return self.by_workers(begin)
 
-    def by_workers(self, compared: Callable[[], Sequence[AgentComparison]], *, expected: int = 0) -> Report:
-        """Enqueue the differences and wait; see `index_by_workers`. `expected` chunks are estimated to come."""
+    def by_workers(
+        self, compared: Callable[[], Sequence[AgentComparison]], *, forecast: Forecast = NO_FORECAST
+    ) -> Report:
+        """Enqueue the differences and wait; see `index_by_workers`."""
         self._say_unreachable()
         from recalld.runs.by_workers import index_by_workers  # a run in this process does not wait for these modules
 
-        return index_by_workers(self, compared, expected=expected)
+        return index_by_workers(self, compared, forecast=forecast)
 
     def _say_unreachable(self) -> None:
         """Print the endpoints that do not answer, once. The run goes on: keywords are indexed."""

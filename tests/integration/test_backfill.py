@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from recalld.invocation import Invocation
+from recalld.runs.backfill import find_transcripts, plan_backfill
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import BEGUN, FORMATS, message_line, transcript
+from tests.written_index import reading
 
 if sys.version_info >= (3, 14):
     from compression.zstd import compress
@@ -78,6 +81,27 @@ def test_grown_partly_indexed_and_cached_transcripts_cost_what_is_new(commands: 
     assert commands.server.inputs == sent
 
 
+def test_a_resumed_backfill_forecasts_the_rest_with_the_rate_of_the_last_run(commands: CommandLine, old: Path) -> None:
+    grown = old / "plain" / "plain.jsonl"
+    first = commands.json("backfill", str(grown))
+    assert first["estimate"]["seconds"] is None, "no rate is known before the first run"
+    added = message_line("plain", "user", "about telescopes " * 20, at=BEGUN)
+    with grown.open("ab") as file:
+        file.write(added)
+    settings = Invocation(str(commands.home.parent / "recalld.toml"), str(commands.home)).settings
+    plan = plan_backfill(settings, settings.agents[0], find_transcripts([old]), exact=False)
+    cost, forecast = plan.estimate, plan.forecast
+    sizes = {key.path: stat.size for key, stat in plan.transcripts.items()} | {str(grown): len(added)}
+    assert (list(forecast.sizes), len(sizes)) == (list(sizes.values()), len(FORMATS))
+    with reading(commands.home) as reader:
+        assert reader is not None
+        assert forecast.finished == reader.counts().vectors_ready > 0
+        width = int(reader.meta("dimensions") or 0)
+    assert (cost.disk, cost.memory) == (forecast.chunks * (2_600 + 6 * width), forecast.chunks * 4 * width)
+    assert forecast.rate is not None
+    assert cost.seconds == pytest.approx(cost.to_embed / forecast.rate)
+
+
 def test_without_an_index_the_agents_other_documents_are_counted_and_indexed_too(
     commands: CommandLine, server: EmbeddingServer, old: Path, workspace: Path
 ) -> None:
@@ -90,6 +114,20 @@ def test_without_an_index_the_agents_other_documents_are_counted_and_indexed_too
     (old / "more.jsonl").write_bytes(transcript("plain", turns=3, seed=9))
     later = commands.json("backfill", str(old))
     assert (later["others"], later["transcripts"]) == (0, 1)
+
+
+def test_many_small_transcripts_fill_requests_across_commits(commands: CommandLine, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    for number in range(400):
+        (folder / f"{number}.jsonl").write_bytes(message_line("plain", "user", f"the heron number {number}", at=BEGUN))
+    done = commands.json("backfill", str(folder))
+    assert done["result"]["vectorsReady"] == commands.server.inputs == 400
+    assert commands.server.requests == done["estimate"]["requests"] == 1
+    with (folder / "7.jsonl").open("ab") as file:
+        file.write(message_line("plain", "user", "the egret", at=BEGUN))
+    again = commands.json("backfill", str(folder))
+    assert (again["transcripts"], again["unchanged"], commands.server.inputs) == (1, 399, 401)
 
 
 # Which transcripts ------------------------------------------------------------------------------------

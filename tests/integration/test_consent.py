@@ -7,18 +7,29 @@ import os
 import pty
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from memory.documents.imports import imports_path, remember_import
 from memory.index.generations import Generations
+from producers.reconciler import AgentComparison
+from recalld.invocation import Invocation
+from recalld.runs.backfill import find_transcripts, plan_backfill
+from recalld.runs.consent import Allowance, Question, with_consent
+from recalld.runs.outcome import Outcome
+from recalld.runs.run import Run
 from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.daemon import Daemon
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
+from tests.written_index import reading
 from workers.queue.private_server import BrokerServer
 
 #: US dollars for a million tokens.
@@ -76,12 +87,12 @@ def held(commands: CommandLine) -> int:
 def test_4000_old_texts_wait_for_a_yes_and_are_paid_exactly_once(commands: CommandLine, tmp_path: Path) -> None:
     above_agent(commands, f"remote.price_per_million_tokens = {PRICE}")
     old = write_transcripts(tmp_path / "old", 4000)
+    exact = commands.json("backfill", str(old), "--dry-run")["estimate"]
     code, out, _ = commands.run("backfill", str(old), "--json")
     body = json.loads(out)
     consent = body["result"]["consent"]
     assert (code, commands.server.requests, body["result"]["code"]) == (4, 0, "vectors_held")
-    assert consent["texts"] == body["estimate"]["toEmbed"]
-    assert consent["tokens"] == body["estimate"]["tokens"]
+    assert (consent["texts"], consent["tokens"]) == (exact["toEmbed"], exact["tokens"])
     assert consent["command"] == "recalld index --agent main --yes"
     assert commands.json("search", "heron")["mode"] == "keyword"
     assert held(commands) == 4000
@@ -215,3 +226,57 @@ def test_a_takeover_by_a_paid_fallback_sends_nothing_before_a_yes(
         wait_until(lambda: not workers.waiting().anything)
         assert {usage.provider for usage in workers.health.usage("main")} == {"mistral"}
         assert workers.counts().vectors_ready == 1, "the index of the lost provider answers"
+
+
+def run_with_a_question(paid: CommandLine, *, tokens: int) -> Outcome:
+    """Run a backfill of 100 texts, whose sample told so many tokens at most."""
+    settings = Invocation(str(paid.home.parent / "recalld.toml"), str(paid.home)).settings
+    agent = settings.agent("main")
+    selection = find_transcripts([write_transcripts(paid.home.parent / "old", 100)])
+    remember_import(imports_path(settings.home, agent.id), selection.folders[0])
+    plan = plan_backfill(settings, agent, selection, exact=False)
+    assert plan.estimate.at_most is None, "a small backfill is read whole"
+    sampled = replace(plan.estimate, tokens=tokens - 1, at_most=tokens)
+    nothing = Allowance(yes=False, max_tokens=None, max_dollars=None)
+    question = Question.about(settings, agent, sampled.upper, allowance=nothing)
+    planned = AgentComparison(agent.id, backfill=list(plan.transcripts))
+    with Run(settings, [agent], patient=True, question=question) as run:
+        report = with_consent(run, partial(run.by_workers, lambda: [planned]), allowance=nothing)
+    return report.outcomes[0]
+
+
+@pytest.mark.parametrize(("answers", "is_paid"), [("y\nn\n", False), ("y\ny\n", True)])
+def test_a_yes_covers_the_most_of_a_sample_and_the_rest_is_asked_for_again(
+    paid: CommandLine, terminal: int, capsys: pytest.CaptureFixture[str], answers: str, is_paid: bool
+) -> None:
+    os.write(terminal, answers.encode())
+    outcome = run_with_a_question(paid, tokens=10_000)
+    assert capsys.readouterr().err.count("Embed them now?") == 2
+    assert outcome.counts.vectors_ready + held(paid) == paid.server.inputs + held(paid) == 100
+    assert (held(paid) == 0) is is_paid
+    assert is_paid or 9_000 < outcome.spent[0][0].tokens <= 10_001
+
+
+def test_words_are_found_while_a_question_waits_and_its_last_figures_are_exact(
+    paid: CommandLine, terminal: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def passages() -> int:
+        with reading(paid.home) as reader:
+            return len(reader.search_text("heron", 200)) if reader is not None else 0
+
+    def questions() -> int:
+        said.append(capsys.readouterr().err)
+        return "".join(said).count("Embed them now?")
+
+    def answer_when_asked_again() -> None:
+        wait_until(lambda: passages() == 100 and questions() == 2)
+        os.write(terminal, b"y\n")
+
+    with ThreadPoolExecutor() as pool:
+        answered = pool.submit(answer_when_asked_again)
+        outcome = run_with_a_question(paid, tokens=10_000)
+        answered.result()
+    assert "100 texts to embed" in "".join(said).split("Embed them now?")[1]
+    assert outcome.counts.vectors_ready == paid.server.inputs == 100

@@ -13,9 +13,9 @@ import pytest
 
 from memory.index.provider import provider_of
 from recalld.invocation import Invocation
-from recalld.runs.by_workers import Wait, progress_text
+from recalld.runs.by_workers import Wait, progress
 from recalld.runs.outcome import Outcome
-from recalld.runs.run import Run
+from recalld.runs.run import NO_FORECAST, Forecast, Run
 from recalld.terminal_text import ProgressLine
 from recalld.up.lifecycle import running_broker
 from recalld.wiring import BrokerSide, open_broker
@@ -64,10 +64,10 @@ class Recorded(ProgressLine):
 class Waiting:
     """A run in a thread, while the test is the worker."""
 
-    def __init__(self, settings: Settings, side: BrokerSide) -> None:
+    def __init__(self, settings: Settings, side: BrokerSide, forecast: Forecast = NO_FORECAST) -> None:
         self._stop = threading.Event()
         self.run = Run(settings, settings.agents)
-        self.waited = Wait(self.run, side, self._stop)
+        self.waited = Wait(self.run, side, self._stop, forecast)
         self.waited.line = self.line = Recorded()
         self.side = side
         self.outcomes: list[Outcome] = []
@@ -100,36 +100,68 @@ class Waiting:
 
 
 @pytest.mark.parametrize(
-    ("counts", "start", "more", "line"),
+    ("counts", "start", "forecast", "more", "line"),
     [
         pytest.param(
             IndexCounts(chunks=1_100, vectors_ready=1_000, vectors_pending=100),
             IndexCounts(chunks=600, vectors_ready=600),
-            {"expected": 2_000, "failed": 2},
-            "chunks 500/2,000  100 wait for vectors (keywords work)  2 failed  40 chunks/s, about 40 s left",
-            id="everything",
+            Forecast((30_000_000, 50_000_000), 2_000, rate=7.0),
+            {"read": 0.25, "failed": 2},
+            "20%  documents 3/8  chunks 400/2,000  100 wait for vectors (keywords work)  2 failed  2.0 MB/s  "
+            "80 texts/s, about 30 s left",
+            id="reading takes longest",
         ),
         pytest.param(
             IndexCounts(chunks=600, vectors_ready=300, vectors_pending=300),
             IndexCounts(chunks=600, vectors_ready=200, vectors_pending=400),
-            {"expected": 400},
-            "chunks 400/400  300 wait for vectors (keywords work)  10 chunks/s, about 30 s left",
+            Forecast((), 400),
+            {"read": 1.0},
+            "25%  documents 3/8  chunks 100/400  300 wait for vectors (keywords work)  20 texts/s, about 15 s left",
             id="chunks that waited for their vectors already are a part of the work",
+        ),
+        pytest.param(
+            IndexCounts(chunks=900, vectors_ready=500, vectors_pending=100, vectors_held=300),
+            IndexCounts(chunks=800, vectors_ready=500, vectors_held=300),
+            Forecast((10_000_000,), 500, finished=500, rate=7.0),
+            {"read": 0.5},
+            "50%  documents 3/8  chunks 500/1,000  100 wait for vectors (keywords work)  0.5 MB/s  "
+            "7.0 texts/s, about 1 min 11 s left",
+            id="a resumed one begins where it was, with the rate of the last run",
+        ),
+        pytest.param(
+            IndexCounts(chunks=90),
+            IndexCounts(),
+            NO_FORECAST,
+            {"read": 0.3},
+            "30%  documents 3/8  chunks 90/300  18 texts/s, about 12 s left",
+            id="unread documents without a forecast are like those that were read",
         ),
         pytest.param(
             IndexCounts(chunks=120),
             IndexCounts(),
-            {"expected": 100},
-            "chunks 120/120",
+            Forecast((1,), 100),
+            {"read": 1.0},
+            "100%  documents 3/8  chunks 120/120",
             id="more than was estimated is not more than everything",
         ),
     ],
 )
 def test_the_line_has_the_figures_of_this_run(
-    counts: IndexCounts, start: IndexCounts, more: dict[str, int], line: str
+    counts: IndexCounts, start: IndexCounts, forecast: Forecast, more: dict[str, float], line: str
 ) -> None:
-    text = progress_text(counts, start, documents=3, of_documents=8, seconds=10.0, **more)
-    assert text == f"documents 3/8  {line}"
+    figures = {"documents": 3, "of_documents": 8, "seconds": 10.0, "embedding_seconds": 5.0, **more}
+    text, share = progress(counts, start, forecast, **figures)
+    assert (text, f"{share:.0%}") == (line, line.split()[0])
+
+
+def test_documents_that_are_still_to_be_read_are_in_the_total(settings: Settings, side: BrokerSide) -> None:
+    waiting = Waiting(settings, side, Forecast((600, 200), 100))
+    waiting.mark(OWN, OTHER)
+    with waiting:
+        wait_until(lambda: [line for line in waiting.line.shown if "documents 0/2  chunks 0/100 " in line])
+        waiting.claim(1)
+        waiting.finish(OWN)
+        wait_until(lambda: [line for line in waiting.line.shown if "documents 1/2  chunks 0/25 " in line])
 
 
 def test_what_changes_while_it_waits_does_not_keep_it(settings: Settings, side: BrokerSide) -> None:
