@@ -28,12 +28,21 @@ def new_fold(
     tokens: int = 400,
     overlap: int = 80,
     max_bytes: int = 8191,
+    max_message_chars: int = 400_000,
     redact: Callable[[str], str] = str,
     name: str | None = None,
     state: str | None = None,
 ) -> TranscriptFold:
     """A fold with the settings' defaults that redacts nothing."""
-    return TranscriptFold(tokens=tokens, overlap=overlap, max_bytes=max_bytes, redact=redact, format=name, state=state)
+    return TranscriptFold(
+        tokens=tokens,
+        overlap=overlap,
+        max_bytes=max_bytes,
+        max_message_chars=max_message_chars,
+        redact=redact,
+        format=name,
+        state=state,
+    )
 
 
 def feed(fold: TranscriptFold, data: bytes) -> RawLine | None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import structlog
 
 from memory.index import completion as completing
-from memory.index.provider import embeds_sentences
+from memory.index.provider import embeds_sentences, provider_of
 from memory.status.processes import Pulses
 from memory.store.errors import NoRoom, Superseded
 from schemas.conditions import ConditionCode
@@ -64,6 +64,7 @@ def sweep_until(stop: threading.Event, runtime: Runtime, tenancy: QueueTenancy, 
             elapsed = 0.0
             with _surviving(), pulse.at("maintains the cache"):
                 housekeeping.maintenance.of_cache()
+                runtime.note_usage()
 
 
 @contextmanager
@@ -184,7 +185,8 @@ def _keep_house(runtime: Runtime, agent: str, *, compares: bool) -> None:
             log.info("refused_again_asked", agent=agent, chunks=released)
         target, provider = indexer.target(), indexer.supply.provider
         sentences = embeds_sentences(indexer.agent, provider) and target.lacking_sentences(1)
-        if provider is not None and (sentences or target.pending_hashes(1) or target.held_hashes(1)):
+        is_unsettled = provider_of(runtime.settings, indexer.agent).unsettled is not None
+        if is_unsettled or (provider is not None and (sentences or target.pending_hashes(1) or target.held_hashes(1))):
             runtime.queue.request_vectors(agent)
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)

@@ -124,6 +124,8 @@ def run_workers(
         heartbeat.stop()
         runtime.close(seconds=drained_by - time.monotonic(), in_use=not all_ended or sweeper.is_alive())
         runtime.health.counters.flush()
+        with suppress(OSError):
+            runtime.note_usage()
     tenancy.leave()
     broker.close()
     client.close()

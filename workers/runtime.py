@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import structlog
@@ -24,8 +24,9 @@ from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.generations import Generations
 from memory.index.indexer import Indexer
-from memory.index.provider import provider_of, successor, written_provider
+from memory.index.provider import addresses_path, provider_of, settle_address, successor, written_provider
 from memory.index.readers import OpenIndexes
+from memory.status.run_files import USAGE_PATH, write_derived
 from schemas.agents import Scope, tenant_of
 from schemas.conditions import OF_PROVIDER
 from schemas.errors import RecalldError
@@ -118,6 +119,11 @@ class Runtime:
         """Return the state in which a user halted the agent's backfill, as `backfill_halt` does."""
         return backfill_halt(self.settings.home, agent_id)
 
+    def settle_address(self, agent_id: str) -> None:
+        """Compare another address of the index's model, if this process owns the indexes; see `settle_address`."""
+        if self.owns():
+            settle_address(self.settings, self.directory.agent(agent_id), self._coordinate)
+
     def spent_budget(self, agent_id: str) -> int | None:
         """Return the tokens a day of the agent's tenant if they are used up today (UTC), None otherwise."""
         budget = self.directory.share(agent_id).tokens_a_day
@@ -158,6 +164,16 @@ class Runtime:
         for supply in list(self._supplies.values()):
             if supply.batcher is not None:
                 supply.batcher.renew_claims()
+
+    def note_usage(self) -> None:
+        """Keep the usage for a status without the broker. Raises OSError."""
+        agents, usages = ["*", *(agent.id for agent in self.settings.agents)], self.health.usage
+        days = {"ever": None, str(today_utc()): today_utc()}
+        noted = {
+            name: {agent: [*map(asdict, usages(agent, day=day))] for agent in agents} for name, day in days.items()
+        }
+        if noted["ever"]["*"]:  # the broker answers, and did not lose its data
+            write_derived(self.settings.home / USAGE_PATH, noted)
 
     def maintain_cache(self) -> bool:
         """Shrink the embedding caches to their bound, and truncate a log. Return True if there was work."""
@@ -208,8 +224,10 @@ class Runtime:
         )
 
     def _token(self, agent: AgentSettings) -> object:
-        """Return a value that changes when a generation begins or flips, or its settings or owner become others."""
-        return Generations.of(self.settings, agent.id).tokens(), self._owner.owns(), agent
+        """Return a value that changes with the generations, the settings, the owner and comparisons of addresses."""
+        path = addresses_path(self.settings.home)
+        noted_at = path.stat().st_mtime_ns if path.exists() else 0
+        return Generations.of(self.settings, agent.id).tokens(), self._owner.owns(), agent, noted_at
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = (provider_of if self._owner.owns() else written_provider)(self.settings, agent)

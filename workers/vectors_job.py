@@ -44,6 +44,10 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         Postponed: there is nothing to do now, and there will be.
         ProviderFailed, Terminal: the provider failed.
     """
+    try:
+        runtime.settle_address(agent)
+    except Transient as error:
+        raise ProviderFailed(error) from error
     with runtime.indexer(agent) as indexer:
         target = indexer.target()
         if indexer.supply.provider is not None and target.vector_reason is not None:

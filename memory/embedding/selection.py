@@ -58,7 +58,8 @@ class ProviderChoice:
     """The provider that was chosen, with the `reason`; None for keywords only.
 
     `lacking` is set when there are no vectors though keywords alone were not chosen. `indexed` is the identity of the
-    vectors that an index keeps while this process cannot have their provider.
+    vectors that an index keeps while this process cannot have their provider. `unsettled` is a provider at another
+    address, whose model was not compared with the index yet (`memory.index.provider.settle_address`).
     """
 
     provider: EmbeddingProvider | None
@@ -66,6 +67,7 @@ class ProviderChoice:
     reason: str | None = None
     lacking: ProviderUnavailable | None = None
     indexed: str = NO_VECTORS
+    unsettled: RemoteProvider | None = None
 
     @property
     def name(self) -> str:

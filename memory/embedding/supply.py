@@ -8,7 +8,7 @@ from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.selection import NO_VECTORS
+from memory.embedding.selection import NO_VECTORS, facts_in
 from memory.embedding.sender import PATIENCE_SECONDS
 from memory.store.reader import Vector
 
@@ -49,8 +49,8 @@ class EmbeddingSupply:
 
     @property
     def name(self) -> str:
-        """Return the provider's name, "none" without one."""
-        return self.provider.name if self.provider else "none"
+        """Return the provider's name, or that of the index where the process lacks it; "none" for keywords only."""
+        return self.provider.name if self.provider else str(facts_in(self.identity).get("provider", "none"))
 
     def lookup(self, hashes: Sequence[str]) -> dict[str, Vector]:
         """Return vectors that were paid for already."""

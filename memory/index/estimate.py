@@ -30,6 +30,7 @@ from memory.index.transcript_slices import format_at
 from memory.store.reader import StoreReader
 from memory.store.sqlite.vectors import MAX_RESIDENT_BYTES
 from memory.store.writer import DocumentDelete
+from memory.transcripts.folding import cut_messages
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings
 
@@ -56,8 +57,8 @@ _SHARE_OF_TIME = 0.1
 class Estimate:
     """Work and cost of a run.
 
-    `documents` are new or changed, with `messages` that are not indexed yet. `vanished` documents would be forgotten;
-    `failed` ones cannot be read.
+    `documents` are new or changed, with `messages` that are not indexed yet. Of the `cut_messages` of these documents,
+    `cut_characters` are left out. `vanished` documents would be forgotten; `failed` ones cannot be read.
 
     `chunks` would get a vector, or already wait for one. They hold `texts` different texts, of which `cached` ones are
     paid for. The other `to_embed` texts hold about `tokens` tokens (`estimate_tokens`) and fill about `requests`
@@ -76,6 +77,8 @@ class Estimate:
     vanished: int = 0
     failed: int = 0
     messages: int = 0
+    cut_messages: int = 0
+    cut_characters: int = 0
     chunks: int = 0
     texts: int = 0
     cached: int = 0
@@ -149,6 +152,7 @@ class _Work:
     released: float = 0.0
     chunks: int = 0
     messages: int = 0
+    cut: tuple[int, int] = (0, 0)
     texts: dict[str, float] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
 
@@ -156,6 +160,8 @@ class _Work:
         """Add planned changes; return True if there are new or changed documents among them."""
         for plan in batch.plans:
             self.messages += plan.messages
+            for messages, characters in map(cut_messages, plan.write.notes):
+                self.cut = self.cut[0] + messages, self.cut[1] + characters
             added = [chunk for chunk in plan.write.added if self._reads(chunk.text)]
             self.chunks += len(added)
             self.removed.update(plan.write.removed)
@@ -244,9 +250,9 @@ def estimate(
             readings.append(_Reading(size, program, work.messages - messages, work.chunks - chunks, texts_read))
             # A document that cannot be read now changes at this moment.
             changed += report.failed == failed and (some or report.again is not None)
+        counts = Estimate(changed, report.deleted, report.failed, work.messages, *work.cut, reason=choice.explanation)
         if provider is None:
-            reason = choice.explanation
-            cost = Estimate(changed, report.deleted, report.failed, work.messages, work.chunks, reason=reason)
+            cost = replace(counts, chunks=work.chunks)
             return _extrapolated(cost, sample, readings, {}) if sample is not None else cost
         if target is not None:
             work.add_pending(target)
@@ -260,11 +266,8 @@ def estimate(
         paid |= {text_hash for text_hash in work.texts if (identity, text_hash) in bought}
         bought |= {(identity, text_hash) for text_hash in work.texts}
     unpaid = {text_hash: tokens for text_hash, tokens in work.texts.items() if text_hash not in paid}
-    cost = Estimate(
-        documents=changed,
-        vanished=report.deleted,
-        failed=report.failed,
-        messages=work.messages,
+    cost = replace(
+        counts,
         chunks=work.chunks,
         texts=len(work.texts),
         to_embed=len(unpaid),

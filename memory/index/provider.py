@@ -2,7 +2,7 @@
 
 The owner of the indexes compares the settings and its keys with the generations (`provider_of`), and begins a NEXT
 where they differ. Other workers write the vectors that NEXT or CURRENT has (`written_provider`), and searches ask for
-those of CURRENT (`provider_for_queries`). A generation keeps its provider against the settings in four cases:
+those of CURRENT (`provider_for_queries`). A generation keeps its provider against the settings in five cases:
 
 * The process lacks the requested provider. It adds keywords and leaves the vectors to processes that have it.
 * `auto` chose a provider below that of the index in its order. Otherwise a shell without the daemon's key would
@@ -10,15 +10,20 @@ those of CURRENT (`provider_for_queries`). A generation keeps its provider again
 * The configured fallback took over (`successor`). The record in `meta` names the lost provider. The fallback stays
   until settings or key of that provider, or `fallback`, change.
 * The index was rebuilt for vectors of another width.
+* The settings name another address of the same model (`settle_address`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
 
 from memory.embedding.breaker import read_waste, waste_path
+from memory.embedding.coordination import Coordinate, Item
 from memory.embedding.providers.presets import BY_KEY, PRESETS
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderUnavailable
 from memory.embedding.providers.remote import RemoteProvider
@@ -29,12 +34,18 @@ from memory.embedding.selection import (
     facts_in,
     fallback_choice,
 )
-from memory.index.fingerprint import name_in
+from memory.http.whole_files import write_whole
+from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import CURRENT, NEXT, GenerationFacts, Generations
+from memory.store.reader import Vector, VectorState
+from schemas.documents import Lane
 from schemas.settings import AgentSettings, MemorySettings, Settings
 
 #: Order in which `auto` tries the providers.
 ORDER = (*BY_KEY, "local", "none")
+
+#: Chunks that another address embeds, and the least cosine of these vectors and those of the index.
+COMPARED_CHUNKS, SAME_MODEL = 3, 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,34 @@ def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> tuple
     return fallback.provider, json.dumps(asdict(takeover))
 
 
+def addresses_path(home: Path) -> Path:
+    """Return the file of the comparisons: by identity at an address, identities of indexes, each with True if equal."""
+    return home / "cache" / "addresses.json"
+
+
+def settle_address(settings: Settings, agent: AgentSettings, coordinate: Coordinate) -> None:
+    """Let another address of the index's model embed chunks that have vectors, and note if these are equal.
+
+    Equal vectors keep index and cache. Indexes without vectors have nothing to keep.
+
+    Raises:
+        RecalldError, OSError: the address does not embed them, or the result cannot be written; nothing is begun.
+    """
+    choice = provider_of(settings, agent)
+    if choice.unsettled is None:
+        return
+    samples, is_same = dict(islice(_samples(settings, choice.indexed), COMPARED_CHUNKS)), False
+    with closing(choice.unsettled) as provider:
+        if samples:
+            items = [Item(text, agent.id) for text in samples]
+            rows, _ = coordinate(provider).send(provider, items, lane=Lane.LIVE, dimensions=None)
+            pairs = zip(rows, samples.values(), strict=True)
+            is_same = all(len(row) == len(vector) and float(row @ vector) >= SAME_MODEL for row, vector in pairs)
+    noted = _noted(settings.home)
+    noted.setdefault(provider.identity, {})[choice.indexed] = is_same
+    write_whole(addresses_path(settings.home), json.dumps(noted).encode())
+
+
 def embeds_sentences(memory: MemorySettings, provider: EmbeddingProvider | None) -> bool:
     """Return True if the provider also embeds the sentences of chunks: only a model on this machine does."""
     return memory.query.sentences == "auto" and provider is not None and not provider.account
@@ -145,7 +184,7 @@ def _decide(settings: Settings, agent: AgentSettings, generations: Sequence[Gene
     """Return the provider that the settings name, or that of the generations, the written one first."""
     wish = _wish(settings, agent)
     if not generations:
-        return wish
+        return _at_address(settings, wish, ())
     indexed, fallback, takeover = generations[0], None, None
     in_use = [name_in(generation.identity) for generation in generations]
     if indexed.takeover is not None and agent.fallback == in_use[0]:
@@ -156,12 +195,57 @@ def _decide(settings: Settings, agent: AgentSettings, generations: Sequence[Gene
     if wish.error is not None:
         wish = replace(wish, indexed=indexed.identity)
     if takeover is None or fallback is None or not takeover.replaces(wish):
-        return _of_width(wish, generations)
+        return _at_address(settings, _of_width(wish, generations), generations)
     why, lacking = f"{agent.fallback} took over: {takeover.reason}", fallback.lacking
     if lacking is not None:
         lacking = ProviderUnavailable(f"{why}; and {lacking.reason}", lacking.remedy)
         return ProviderChoice(None, wish.requested, lacking=lacking, indexed=indexed.identity)
-    return _of_width(replace(fallback, requested=wish.requested, reason=why), generations)
+    choice = _of_width(replace(fallback, requested=wish.requested, reason=why), generations)
+    return _at_address(settings, choice, generations)
+
+
+def _at_address(settings: Settings, choice: ProviderChoice, generations: Sequence[GenerationFacts]) -> ProviderChoice:
+    """Return the choice with the identity of the index, if that was made at another address of the same model.
+
+    Before the comparison, return one without a provider. The processes of a fleet share no file to note it.
+    """
+    provider, identities = choice.provider, [generation.identity for generation in generations]
+    if not isinstance(provider, RemoteProvider) or provider.identity in identities or settings.store.url is not None:
+        return choice
+    noted = _noted(settings.home).get(provider.identity, {})
+    for identity in identities or noted:
+        facts = facts_in(identity)
+        endpoint = replace(provider.endpoint, identity_url=str(facts.get("base_url")), width=facts.get("width"))
+        if endpoint.identity != identity:
+            continue
+        if identity not in noted:
+            reason = f"the index was made at another address, and {provider.address} was not compared with it yet"
+            remedy = "searches use keywords until `recalld up` or `recalld index` embeds three chunks of it there"
+            lacking = ProviderUnavailable(reason, remedy)
+            return ProviderChoice(None, choice.requested, lacking=lacking, indexed=identity, unsettled=provider)
+        if noted[identity]:
+            return replace(choice, provider=type(provider)(endpoint))
+    return choice
+
+
+def _noted(home: Path) -> dict[str, dict[str, bool]]:
+    with suppress(OSError, ValueError):
+        return dict(json.loads(addresses_path(home).read_bytes()))
+    return {}
+
+
+def _samples(settings: Settings, identity: str) -> Iterator[tuple[str, Vector]]:
+    """Yield texts and vectors of some chunks of each generation with this identity."""
+    for generations in (Generations.of(settings, agent.id) for agent in settings.agents):
+        for name in filter(None, (generations.current(), generations.next())):
+            if (reader := generations.open_named(name, any_format=True)) is None:
+                continue
+            with closing(reader):
+                if embedding_of(reader.meta("identity")) == identity:
+                    chunks = (chunk for file in reader.files() for chunk in reader.chunks_of(file.key))
+                    ready = (chunk.id for chunk in chunks if chunk.vector_state is VectorState.READY)
+                    vectors = reader.vectors_of(list(islice(ready, COMPARED_CHUNKS)))
+                    yield from ((row.text, vectors[number]) for number, row in reader.chunk_rows(list(vectors)).items())
 
 
 def _of_width(choice: ProviderChoice, generations: Sequence[GenerationFacts]) -> ProviderChoice:

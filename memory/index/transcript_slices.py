@@ -222,6 +222,7 @@ class _Slicing:
             tokens=chunking.tokens,
             overlap=chunking.overlap,
             max_bytes=self._limits,
+            max_message_chars=self._memory.limits.max_message_chars,
             redact=self._redact,
             format=self._opened.format,
             state=state,

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from pathlib import Path
 
 from memory.chunking.curated import CURATED_FILES, unreadable_directives
 from memory.documents.agent_files import AgentFiles
@@ -24,7 +26,7 @@ from memory.index.provider import embeds_sentences, provider_for_queries, provid
 from memory.redaction import redact
 from memory.status.condition_texts import part_of, text_of
 from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_progress, deep_findings, look_into_index
-from memory.status.run_files import read_watch_state
+from memory.status.run_files import USAGE_PATH, read_derived, read_watch_state
 from memory.status.vectors import (
     LOOKED_AFTER_SECONDS,
     held_texts,
@@ -150,7 +152,7 @@ def agent_status(
         model=provider.model if provider is not None else None,
         provider_reason=choice.explanation,
         endpoint=endpoint,
-        usage=spending(queue, agent.id, agent),
+        usage=spending(queue, agent.id, agent, home=settings.home),
         disk=disk,
         index=state,
         queue=backlog,
@@ -184,10 +186,11 @@ def queue_state(pending: Pending | None, *, now: float) -> QueueState:
     return QueueState(pending=pending.documents, running=pending.running, oldest_seconds=pending.oldest_seconds(now))
 
 
-def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple[UsageState, ...]:
+def spending(reader: PendingReader, agent: str, memory: MemorySettings, *, home: Path) -> tuple[UsageState, ...]:
     """Return the cost of an agent ("*": of all agents) in total and today (UTC), the most asked model first.
 
-    Dollars are the tokens' cost by `memory`'s price or the list price; None without a price.
+    Dollars are the tokens' cost by `memory`'s price or the list price; None without a price. Where the broker has
+    no usage, files of the home tell it.
     """
 
     def spent(usage: Usage) -> Spent:
@@ -195,7 +198,9 @@ def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple
         dollars = round(cost, 6) if cost is not None else None
         return Spent.model_validate(usage, from_attributes=True).model_copy(update={"dollars": dollars})
 
-    today = {(usage.provider, usage.model): usage for usage in reader.usage(agent, day=datetime.now(UTC).date())}
+    days = None, datetime.now(UTC).date()
+    ever, of_day = (reader.usage(agent, day=day) or _kept_usage(home, agent, day=day) for day in days)
+    today = {(usage.provider, usage.model): usage for usage in of_day}
     return tuple(
         UsageState(
             provider=usage.provider,
@@ -203,8 +208,22 @@ def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple
             total=spent(usage),
             today=spent(today.get((usage.provider, usage.model), Usage(usage.provider, usage.model))),
         )
-        for usage in reader.usage(agent)
+        for usage in ever
     )
+
+
+def _kept_usage(home: Path, agent: str, *, day: date | None) -> Sequence[Usage]:
+    """Return the usage that workers noted last and that of commands since, as `PendingReader.usage` does."""
+    sums: dict[tuple[str, str], Counter[str]] = {}
+    with suppress(AttributeError, KeyError, TypeError):
+        usages = (read_derived(home / USAGE_PATH) or {}).get(str(day or "ever"), {}).get(agent, [])
+        spool = [read_derived(path) for path in (home / "spool").glob("*.json")]
+        for spooled in (content["usage"] for content in spool if content and "usage" in content):
+            shares = {**spooled["agents"], "*": spooled["usage"]}
+            usages += [shares[agent]] if agent in shares and (day is None or spooled["day"] == str(day)) else []
+        for usage in usages:
+            sums.setdefault((usage.pop("provider"), usage.pop("model")), Counter()).update(usage)
+    return [Usage(provider, model, **counts) for (provider, model), counts in sums.items()]
 
 
 def in_words(conditions: Iterable[Condition], *, now: float) -> tuple[TroubleState, ...]:

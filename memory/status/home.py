@@ -133,7 +133,7 @@ def whole_status(
         version=recalld_version(),
         home=str(settings.home),
         agents=agents,
-        usage=spending(pending, "*", settings) if sees_all else (),
+        usage=spending(pending, "*", settings, home=settings.home) if sees_all else (),
         cache=sizes.cache,
         processes=tuple(map(with_problem, processes)),
         broker=broker,

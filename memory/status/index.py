@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from memory.documents.scan import KnownFiles
 from memory.index.generations import Generations
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import Flaw, IndexedFile, StoreReader
-from memory.transcripts.folding import UnknownLines
+from memory.transcripts.folding import UnknownLines, cut_messages, cut_sentence
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
 from schemas.ports import PendingReader
@@ -143,22 +144,25 @@ def _notes(state: IndexState) -> Iterator[str]:
 
 
 def _with_remarks(files: Iterable[IndexedFile], remarks: list[str], unread: list[DocumentKey]) -> Iterator[IndexedFile]:
-    """Yield the same files, and add the remarks on them to `remarks`; one on unknown lines for each writer.
+    """Yield the same files, and add the remarks on them to `remarks`; on unknown lines by writer, on cut messages one.
 
     Files of no known format are added to `unread`.
     """
     skipped: dict[str, UnknownLines] = {}
+    cut = Counter[str]()
     for file in files:
         for note in file.notes:
-            unknown = UnknownLines.of(note)
-            if unknown is None or not unknown.writer:
+            unknown, (messages, characters) = UnknownLines.of(note), cut_messages(note)
+            if messages:
+                cut.update(messages=messages, characters=characters)
+            elif unknown is None or not unknown.writer:
                 remarks.append(f"{file.key.path}: {unknown or note}")
                 unread += [] if unknown is None else [file.key]
             else:
                 counted = skipped.get(unknown.writer)
                 skipped[unknown.writer] = counted + unknown if counted else unknown
         yield file
-    remarks += map(str, skipped.values())
+    remarks += filter(None, [*map(str, skipped.values()), cut_sentence(cut["messages"], cut["characters"])])
 
 
 def deep_findings(sources: StatusSources, integrity: Sequence[Flaw] | None) -> DeepFindings | None:

@@ -133,6 +133,10 @@ WATCH_STATE_PATH = Path("run") / "watch.json"
 HOOKS_STATE_PATH = Path("run") / "hooks.json"
 
 
+#: Relative to the home folder. The last known usage: {day or "ever": {agent id or "*": [usage]}}.
+USAGE_PATH = Path("run") / "usage.json"
+
+
 def read_derived(path: Path) -> Any | None:
     """Return the JSON value of a derived file, None where the file cannot be read or understood."""
     try:

@@ -17,7 +17,7 @@ from typing import Any
 from memory.chunking.chunker import Chunk
 from memory.transcripts.interpreter import FORMATS, Interpreter, Unknown, parsed
 from memory.transcripts.lines import DIGEST_BYTES, RawLine
-from memory.transcripts.packing import Packer, label
+from memory.transcripts.packing import Packer, label, without_middle
 from memory.transcripts.transcript_format import Message, Wordless
 
 #: Counted up when the same lines would give other chunks; part of the index fingerprint.
@@ -49,6 +49,7 @@ class TranscriptFold:
         tokens: int,
         overlap: int,
         max_bytes: int,
+        max_message_chars: int,
         redact: Callable[[str], str],
         format: str | None = None,  # noqa: A002 - the word of the settings and of the command line
         state: str | None = None,
@@ -57,6 +58,7 @@ class TranscriptFold:
 
         Args:
             tokens, overlap, max_bytes: of a chunk; see `memory.chunking.chunker.chunk_text`.
+            max_message_chars: of one message; the middle of a longer one is left out.
             redact: applied to the text of each message before any other use; idempotent.
             format: the format's name; None: that of the first line that only one format recognises.
             state: the result of `state()`.
@@ -66,8 +68,15 @@ class TranscriptFold:
             ValueError: the state is of another version, or is no state.
         """
         self._again = partial(
-            TranscriptFold, tokens=tokens, overlap=overlap, max_bytes=max_bytes, redact=redact, format=format
+            TranscriptFold,
+            tokens=tokens,
+            overlap=overlap,
+            max_bytes=max_bytes,
+            max_message_chars=max_message_chars,
+            redact=redact,
+            format=format,
         )
+        self._max_message_chars = max_message_chars
         parsed: dict[str, Any] = _parsed(state) if state is not None else {}
         self.offset: int = parsed.get("offset", 0)
         self.lines: int = parsed.get("lines", 0)
@@ -78,6 +87,7 @@ class TranscriptFold:
         self._interpreter.version = parsed.get("program_version", "")
         self._packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes, state=parsed.get("packer"))
         self._skipped = SkippedLines(parsed.get("skipped"))
+        self._cut: list[int] = parsed.get("cut", [0, 0])
 
     @property
     def closed(self) -> int:
@@ -135,6 +145,7 @@ class TranscriptFold:
                 "messages": self.messages,
                 "compactions": self.compactions,
                 "skipped": self._skipped.state(),
+                "cut": self._cut,
                 "packer": self._packer.state(),
             },
             ensure_ascii=False,
@@ -142,8 +153,10 @@ class TranscriptFold:
         )
 
     def notes(self, tail: RawLine | None = None) -> tuple[str, ...]:
-        """Return a note on each kind of skipped line, and on a `tail` that waits for its end; see `readable`."""
+        """Return notes on skipped lines and cut messages, and on a `tail` that waits for its end; see `readable`."""
         notes = self._skipped.notes()
+        if self._cut[0]:
+            notes = (*notes, _CUT + json.dumps(self._cut))
         if tail is not None and (tail.data is None or parsed(tail.data) is Wordless.BROKEN):
             waiting = f"what follows line {self.lines} is no whole message and has no line end; it is read with it"
             notes = (*notes, waiting)
@@ -155,7 +168,10 @@ class TranscriptFold:
         reading = self._interpreter.read(data)
         if isinstance(reading, Message):
             self.messages += 1
-            self._packer.add(self.lines, reading.said_at, label(reading.speaker, reading.said_at), reading.text)
+            # The text has masks in place of its secrets already: a cut tears none of them.
+            text, characters = without_middle(reading.text, most=self._max_message_chars)
+            self._cut = [self._cut[0] + bool(characters), self._cut[1] + characters]
+            self._packer.add(self.lines, reading.said_at, label(reading.speaker, reading.said_at), text)
         elif reading is Wordless.COMPACTED:
             self.compactions += 1
         elif isinstance(reading, Unknown):
@@ -269,6 +285,22 @@ class UnknownLines:
         return f"{self.writer}: {lines} skipped{place} ({', '.join([*largest, *rest])})"
 
 
+#: Beginning of the note on messages whose middle is left out, above its JSON.
+_CUT = "cut_messages "
+
+
+def cut_messages(note: str) -> tuple[int, int]:
+    """Return the numbers of cut messages and of their left out characters in a file's note, 0 in any other note."""
+    messages, characters = json.loads(note.removeprefix(_CUT)) if note.startswith(_CUT) else (0, 0)
+    return messages, characters
+
+
+def cut_sentence(messages: int, characters: int) -> str:
+    """Return the sentence on these numbers, "" without any."""
+    cut = "1 long message" if messages == 1 else f"{messages:,} long messages"
+    return f"{characters:,} characters of {cut} left out (limits.max_message_chars)" if messages else ""
+
+
 def readable(note: str) -> str:
     """Return the sentence of a file's note."""
-    return str(UnknownLines.of(note) or note)
+    return str(UnknownLines.of(note) or cut_sentence(*cut_messages(note)) or note)

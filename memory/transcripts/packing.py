@@ -52,6 +52,17 @@ def label(speaker: str, said_at: float | None) -> str:
     return f"[{datetime.fromtimestamp(said_at, UTC):%Y-%m-%d %H:%M}] {speaker}: "
 
 
+def without_middle(text: str, *, most: int) -> tuple[str, int]:
+    """Return beginning and end of a text of more than `most` characters, and the number of those left out.
+
+    A line between the two says how many are left out. A shorter text stays as it is.
+    """
+    if len(text) <= most:
+        return text, 0
+    half, left_out = most // 2, len(text) - most // 2 * 2
+    return f"{text[:half]}\n[{left_out:,} characters of this message are left out]\n{text[-half:]}", left_out
+
+
 # Line ends before them make them four times as fast as anchors.
 _TIMED_LABEL = re.compile(r"\n\[\d{4}-\d\d-\d\d \d\d:\d\d\] ([^\n:]{1,80}): ")
 _LABEL = re.compile(rf"\n({USER}|{ASSISTANT}|{AGENT}|{SUBAGENT}): ")

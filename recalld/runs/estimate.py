@@ -16,6 +16,7 @@ from memory.embedding.batch_jobs.ledger_reader import has_ledger
 from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.index.estimate import Estimate, Sample, estimate, rough_estimate
 from memory.status.condition_texts import counted, duration
+from memory.transcripts.folding import cut_sentence
 from recalld.invocation import Invocation
 from recalld.runs.outcome import spent_line
 from recalld.runs.status import FREE_OF_CHARGE, dollars, size
@@ -46,6 +47,7 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     for agent in settings.agents:
         if agent in agents:
             check_workspace(agent)
+    costs: list[Estimate] = []
     bodies = []
     estimate_for = estimates(settings, fresh=fresh)
     for agent in agents:
@@ -53,11 +55,16 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
         documents = files.scan().documents if fresh else compare(settings, agent, records_folders=False).documents
         cost = estimate_for(agent, files, reading(documents))
         counts = fields(cost, "provider", "model", "documents", "vanished")
+        costs.append(cost)
         bodies.append({"agent": agent.id, **counts, **cost_body(cost)})
         if not as_json:
             click.echo(f"{agent.id}: {_sentence(cost)}")
+    total = _total(costs)
     if as_json:
-        click.echo(printable_json({"ok": True, "dryRun": True, "agents": bodies}))
+        sums = {**fields(total, "documents", "vanished"), **cost_body(total)}
+        click.echo(printable_json({"ok": True, "dryRun": True, "agents": bodies, "total": sums}))
+    elif len(costs) > 1:
+        click.echo(f"all {len(costs)} agents: {_sentence(total)}")
     return 0
 
 
@@ -123,6 +130,21 @@ def estimates(settings: Settings, *, fresh: bool = False) -> EstimateFor:
     return estimate_for
 
 
+def _total(costs: Sequence[Estimate]) -> Estimate:
+    """Return the sums of estimates. The price is None if they differ, the dollars are None if a price is unknown."""
+    paying = [cost for cost in costs if cost.provider != "none"] or [*costs, Estimate()]
+    numbers = [name for name, kind in Estimate.__annotations__.items() if kind == "int" and name != "dimensions"]
+    prices, seconds = {cost.price for cost in paying}, [cost.seconds for cost in costs]
+    return replace(
+        min(paying, key=lambda cost: cost.dollars is not None),
+        **{name: sum(getattr(cost, name) for cost in costs) for name in numbers},
+        batch=any(cost.batch for cost in paying),
+        price=prices.pop() if len(prices) == 1 else None,
+        dollars=None if None in {cost.dollars for cost in paying} else sum(cost.dollars or 0.0 for cost in paying),
+        seconds=None if None in seconds else sum(each or 0.0 for each in seconds),
+    )
+
+
 def _sentence(cost: Estimate) -> str:
     parts = [
         f"{counted(cost.documents, 'document')} changed",
@@ -134,10 +156,11 @@ def _sentence(cost: Estimate) -> str:
 
 
 def cost_sentence(cost: Estimate) -> str:
-    """Return the texts to embed and their cost, in a sentence."""
+    """Return the texts to embed and their cost, and the text that is left out, in a sentence."""
+    cut = cut_sentence(cost.cut_messages, cost.cut_characters)
     if cost.provider == "none":
-        return f"{cost.reason or 'keywords only'}: nothing to pay"
-    cached = [f"{cost.cached:,} cached"] if cost.texts else []
+        return "; ".join(filter(None, [f"{cost.reason or 'keywords only'}: nothing to pay", cut]))
+    cached = [*filter(None, [f"{cost.cached:,} cached" if cost.texts else "", cut])]
     if not cost.to_embed:
         return ", ".join([*cached, "nothing to embed, nothing to pay"])
     most = cost.at_most or 0
@@ -161,10 +184,10 @@ def tokens_text(tokens: int) -> str:
 
 
 def _money(cost: Estimate) -> str:
-    if cost.dollars is None or cost.price is None:
+    if cost.dollars is None:
         return f"at a price that is not known for {cost.model} (remote.price_per_million_tokens says it)"
-    if cost.price == 0:
-        return "free of charge"
+    if not cost.price:
+        return "free of charge" if not cost.dollars else dollars(cost.dollars)
     how = " through its Batch API" if cost.batch else ""
     return f"{dollars(cost.dollars)} ({cost.model}{how} at ${cost.price:g} a million tokens)"
 
@@ -173,6 +196,7 @@ def cost_body(cost: Estimate) -> dict[str, Any]:
     """Return chunks and texts to embed, and their cost, as JSON."""
     return {
         **fields(cost, "failed", "chunks", "texts", "cached", "to_embed", "tokens", "requests", "batch"),
+        **fields(cost, "cut_messages", "cut_characters"),
         "pricePerMillionTokens": cost.price,
         "dollars": round(cost.dollars, 6) if cost.dollars is not None else None,
         "seconds": round(cost.seconds, 3) if cost.seconds is not None else None,

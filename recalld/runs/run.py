@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of, sent_in_jobs
+from memory.index.provider import settle_address
 from memory.status.condition_texts import part_of, text_of
 from memory.status.run_files import note_finished, note_unfinished, server_pid, was_unfinished
 from producers.reconciler import AgentComparison
@@ -139,6 +140,12 @@ class Run:
         self._began_at = time.monotonic()
 
     def __enter__(self) -> Run:
+        for index in self.indexes:
+            try:
+                settle_address(self.settings, index.agent, self.requests)
+            except (RecalldError, OSError) as error:
+                what = f"{index.agent.id}: {index.choice.explanation}: {error}"
+                click.echo(f"recalld: {to_type(printable_name(what))}", err=True)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -73,13 +73,18 @@ class Query(Section):
 
 
 class Limits(Section):
-    """Upper bounds of an answer."""
+    """Upper bounds of an answer, and of one message in memory."""
 
     max_snippet_chars: int = Field(700, ge=40, description="Characters of one snippet.")
     max_injected_chars: int = Field(
         4000, ge=40, description="Characters of all snippets of one tool answer together, sources included."
     )
     timeout_ms: int = Field(15_000, ge=10, description="Milliseconds after which a search returns its results so far.")
+    max_message_chars: int = Field(
+        400_000,
+        ge=1000,
+        description="Characters of one transcript message that are indexed, half its beginning and half its end.",
+    )
 
 
 class ScopeRule(Section):

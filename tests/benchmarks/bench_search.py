@@ -3,8 +3,8 @@
     python -m tests.benchmarks.bench_search [--chunks 2000 100000] [--dimensions 384] [--queries 300]
 
 Fills an index with generated text and random unit vectors, starts `recalld serve` and asks different questions one
-after the other over one connection. Prints p50 and p99 of the client's time, the first search of all, and the floor:
-the same vector scan alone, in process. Then it asks the same questions again, which are answered from the cache.
+after the other over one connection. Prints p50, p95 and p99 of the client's time, the first search of all, and the
+floor: the same vector scan alone, in process. Then it asks the same questions again, which are answered from the cache.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def measure(folder: Path, *, chunks: int, dimensions: int, queries: int) -> None
         again = ask(service, questions[20:])
         assert cached(service) == queries
     print(
-        f"{chunks:>8,} chunks x {dimensions}: p50 {percentile(times, 50):.1f} ms, p99 {percentile(times, 99):.1f} ms "
+        f"{chunks:>8,} chunks x {dimensions}: p50 {percentile(times, 50):.1f} ms, "
+        f"p95 {percentile(times, 95):.1f} ms, p99 {percentile(times, 99):.1f} ms "
         f"over {queries} searches, the first one {first:.1f} ms; vector scan alone p50 {scan:.1f} ms; the same "
         f"questions again p50 {percentile(again, 50):.2f} ms, p99 {percentile(again, 99):.2f} ms"
     )

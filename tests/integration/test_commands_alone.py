@@ -256,17 +256,23 @@ def test_a_command_killed_between_answer_and_commit_pays_nothing_twice(resting: 
 # Both
 
 
-def test_what_commands_spent_is_counted_once_when_recalld_runs(resting: CommandLine, server: EmbeddingServer) -> None:
-    (resting.workspace / "memory" / "x.md").write_text("The margay climbs.\n")
-    resting.say("index")
-    resting.say("search", QUESTION)
+def test_spending_is_counted_once_and_stays_in_status_without_the_broker(
+    indexed: CommandLine, server: EmbeddingServer
+) -> None:
+    (indexed.workspace / "memory" / "x.md").write_text("The margay climbs.\n")
+    indexed.say("index")
+    indexed.say("search", QUESTION)
     own = f'remote.base_url = "{server.url}"\nremote.api_key = "a-secret-key"'
 
-    def counted(daemon: Daemon) -> list[tuple[int, int]]:
-        usages = json.loads(daemon.run("status", "--json").stdout)["agents"][0]["usage"]
-        return [(one["total"]["requests"], one["today"]["inputs"]) for one in usages]
+    def counted(status: str) -> list[tuple[int, int]]:
+        usages = json.loads(status)["agents"][0]["usage"]
+        return [(usage["total"]["requests"], usage["today"]["inputs"]) for usage in usages]
 
-    with Daemon(resting.home, resting.workspace, provider="openai", config=own) as daemon:
-        wait_until(lambda: counted(daemon) == [(2, 2)])
-        assert spooled(resting.home) == []
+    assert counted(indexed.say("status", "--json")) == [(3, 3)]
+    with Daemon(indexed.home, indexed.workspace, provider="openai", config=own) as daemon:
+        wait_until(lambda: counted(daemon.run("status", "--json").stdout) == [(3, 3)])
+        wait_until(lambda: not list((indexed.home / "spool").glob("*.json")))
+    assert counted(indexed.say("status", "--json")) == [(3, 3)], "as workers noted it at their end"
     assert server.requests == 2
+    indexed.say("search", "the spare key of zz-987654321")
+    assert counted(indexed.say("status", "--json")) == [(4, 4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from memory.chunking.chunker import estimate_tokens
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
+from tests.transcript_files import message_line
 
 #: Notes that share paragraphs, so that there are fewer texts than chunks.
 NOTES = 20
@@ -110,3 +112,50 @@ def test_a_rebuild_takes_every_vector_from_the_index_when_the_cache_does_not_hav
     rebuilt = commands.agent("rebuild")
     assert rebuilt["vectorsReady"] == first["chunks"]
     assert server.inputs == paid
+
+
+def test_status_and_estimate_count_the_text_of_huge_messages_that_is_left_out(
+    commands: CommandLine, tmp_path: Path, server: EmbeddingServer
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "other").mkdir()
+    huge = f"begins with apricots {'pasted ' * 90_000} ends with quinces"
+    for name, text in (("huge", huge), ("larger", f"{huge} and cream"), ("small", "a short word")):
+        (tmp_path / "old" / f"{name}.jsonl").write_bytes(message_line("plain", "user", text))
+    commands.configure("[limits]\nmax_message_chars = 20000")
+    plan = commands.json("backfill", str(tmp_path / "old"), "--dry-run")["estimate"]
+    counts = (plan["cutMessages"], plan["cutCharacters"])
+    assert counts == (2, 2 * len(huge) + len(" and cream") - 40_000)
+    commands.configure(f'[[agents]]\nid = "reader"\nworkspace = "{tmp_path}/other"\nsessions = ["{tmp_path}/old"]')
+    estimate = commands.json("index", "--dry-run", "--agent", "reader")["agents"][0]
+    assert (estimate["cutMessages"], estimate["cutCharacters"]) == counts
+    left_out = f"{estimate['cutCharacters']:,} characters of 2 long messages left out"
+    assert left_out in commands.say("index", "--dry-run", "--agent", "reader")
+    commands.say("index", "--agent", "reader")
+    assert estimate["toEmbed"] == server.inputs < 40
+    _, out, _ = commands.run("status", "--json")
+    assert any(left_out in note for note in json.loads(out)["agents"][1]["notes"])
+    for word in ("apricots", "quinces", "cream", "short"):
+        assert commands.json("search", word, "--agent", "reader")["results"]
+
+
+def test_a_dry_run_of_many_agents_ends_with_their_total(commands: CommandLine, tmp_path: Path) -> None:
+    write_notes(commands.workspace, 3)
+    other = tmp_path / "other"
+    (other / "memory").mkdir(parents=True)
+    write_notes(other, 5)
+    assert len(commands.say("index", "--dry-run").splitlines()) == 1
+    commands.configure(f'[[agents]]\nid = "other"\nworkspace = "{other}"')
+    answer = commands.json("index", "--dry-run")
+    total, parts = answer["total"], answer["agents"]
+    assert (total["documents"], len(parts)) == (8, 2)
+    for name in ("chunks", "toEmbed", "tokens", "requests"):
+        assert total[name] == sum(part[name] for part in parts) > parts[0][name]
+    assert total["dollars"] == pytest.approx(sum(part["dollars"] for part in parts), abs=2e-6)
+    last = commands.say("index", "--dry-run").splitlines()[-1]
+    assert last.startswith("all 2 agents: 8 documents changed")
+    commands.configure('provider = "none"')
+    assert commands.json("index", "--dry-run")["total"]["dollars"] == total["dollars"] - parts[1]["dollars"]
+    # An unknown price makes that of all of them unknown.
+    commands.set("RECALLD_MODEL", "own-model")
+    assert commands.json("index", "--dry-run")["total"]["dollars"] is None

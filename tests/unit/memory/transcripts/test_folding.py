@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memory.chunking.chunker import Chunk
-from memory.transcripts.folding import TranscriptFold, readable
+from memory.transcripts.folding import TranscriptFold, cut_messages, readable
 from tests.transcript_files import (
     FORMATS,
     OTHER_FORMATS,
@@ -94,6 +94,31 @@ def test_skipped_lines_are_noted_by_number_and_by_type() -> None:
     [note] = fold.notes()
     assert note.startswith("12 lines")
     assert note.endswith(f"lines {numbers})")
+
+
+def test_of_a_huge_message_the_beginning_and_the_end_are_taken_and_the_rest_counted() -> None:
+    def redact(text: str) -> str:
+        return text.replace("open sesame", "***")
+
+    huge = (
+        "first words " + "x" * 480 + " open sesame " + "filler " * 100_000 + "open sesame " + "y" * 480 + " last words"
+    )
+    data = message_line("codex", "user", huge) + message_line("codex", "assistant", "z" * 1000)
+    fold, chunks = folded(data, redact=redact, max_message_chars=1000)
+    text = text_of(chunks)
+    [(messages, characters)] = map(cut_messages, fold.notes())
+    assert "first words" in text
+    assert "last words" in text
+    assert f"[{characters:,} characters of this message are left out]" in text
+    assert (messages, characters) == (1, len(redact(huge)) - 1000)
+    assert not {"open", "sesame"} & set(re.findall(r"\w+", text)), "the secrets lie across the cuts"
+    assert text.count("z") == 1000, "a message of just the bound is whole"
+    # An append goes on counting, and the state of an earlier version has no count.
+    again = new_fold(state=fold.state(), max_message_chars=1000, redact=redact)
+    feed(again, data[: data.index(b"\n") + 1])
+    assert cut_messages(again.notes()[-1]) == (2, 2 * characters)
+    earlier = {name: fact for name, fact in json.loads(fold.state()).items() if name != "cut"}
+    assert new_fold(state=json.dumps(earlier)).notes() == ()
 
 
 def test_a_last_line_without_its_end_is_shown_if_it_is_whole_and_not_counted_twice() -> None:
