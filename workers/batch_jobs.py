@@ -6,6 +6,7 @@ of them from step to step. The ledger holds every job at the provider, so that a
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -136,9 +137,10 @@ class AgentJobs:
     def note(self) -> BatchTurn:
         """Note jobs of waiting texts, as many as may be open; return the share of the others."""
         # In this order: documents that are not being read any more are among those that wait.
-        gathering = self._gathering()
+        reading_seconds = self._reading_seconds()
         pending = dict.fromkeys(self._indexer.target().pending_hashes().values())
         gathered: set[str] = set()
+        gathering = False
         coordination = self._supply.coordination
         waste = coordination.limiter.breaker.waste() if coordination is not None else None
         if self._api is not None and self._settings.enabled and self._obstacle() is None:
@@ -146,8 +148,13 @@ class AgentJobs:
             ledger_hashes = set().union(*(hashes for _, hashes in unsettled))
             waiting = [text_hash for text_hash in pending if text_hash not in ledger_hashes]
             fills_job = len(waiting) >= FEWEST_TEXTS
-            gathering = gathering and fills_job and len(waiting) < self._api.most_texts
-            if gathering or waste is not None or any(job.stop_reason == StopReason.CANCELLED for job, _ in unsettled):
+            # What is too little for a job yet may fill one with texts that are still read.
+            patience = self._timing.gathering if fills_job else math.inf
+            gathering = reading_seconds < patience and len(waiting) < self._api.most_texts
+            is_cancelled = any(job.stop_reason == StopReason.CANCELLED for job, _ in unsettled)
+            if is_cancelled or gathering:
+                gathered = set(waiting) - self._indexer.overdue
+            elif waste is not None:
                 gathered = set(waiting if fills_job else ())
             else:
                 gathered = set(self._noted(waiting, most_open=self._settings.concurrency))
@@ -242,14 +249,12 @@ class AgentJobs:
 
     # Texts become jobs
 
-    def _gathering(self) -> bool:
-        """Return True if documents are still being read, for less than the time of gathering."""
+    def _reading_seconds(self) -> float:
+        """Return the seconds since the oldest document that still waits was marked; infinity if no old one does."""
         pending_set = self._runtime.queue.pending_set
         waiting = pending_set.waiting(self._agent)
-        if not waiting.backfill and not waiting.running:
-            return False
-        oldest = pending_set.pending(self._agent).oldest_at
-        return oldest is not None and abs(time.time() - oldest) < self._timing.gathering
+        oldest = pending_set.pending(self._agent).oldest_at if waiting.backfill or waiting.running else None
+        return math.inf if oldest is None else abs(time.time() - oldest)
 
     def _noted(self, waiting: list[str], *, most_open: int, fewest: int = FEWEST_TEXTS, number: int = 1) -> list[str]:
         """Note jobs of texts. Return the texts that wait until another job may be open."""

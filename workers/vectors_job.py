@@ -7,7 +7,7 @@ from typing import Self
 
 import structlog
 
-from memory.embedding.consent import Consents, needs_consent
+from memory.embedding.consent import Consents
 from memory.index import completion as completing
 from memory.index.completion import MOST, fill_sentences, fill_vectors
 from memory.index.estimate import RATE
@@ -127,17 +127,12 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
 
 
 def _release_held(runtime: Runtime, indexer: Indexer) -> None:
-    """Release the held chunks that may be paid for, if this process owns the indexes."""
-    if not runtime.owns() or not indexer.target().held_hashes(1):
-        return
-    settings, agent = runtime.settings, indexer.agent
-    waiting = runtime.queue.pending_set.waiting(agent.id)
-    completing.release_held(
-        indexer,
-        Consents.of(settings, agent.id),
-        asks=needs_consent(settings, agent, indexer.supply.provider),
-        drained=not (waiting.backfill or waiting.running),
-    )
+    """Release the held chunks that may be paid for, if this process owns the indexes. A fleet holds none."""
+    settings, agent = runtime.settings, indexer.agent.id
+    if settings.store.url is None and runtime.owns() and indexer.target().held_hashes(1):
+        waiting = runtime.queue.pending_set.waiting(agent)
+        is_drained = not (waiting.backfill or waiting.running)
+        completing.release_held(indexer, Consents.of(settings, agent), drained=is_drained)
 
 
 def poll_batches(runtime: Runtime, agent: str) -> None:

@@ -1,7 +1,7 @@
 """Consents to the cost of embedding old texts, and their use, in a file of the home for each agent.
 
 Texts of documents that are saved while recalld runs need none. A file has a JSON object a line: a grant of tokens for a
-provider's identity, or a release of texts, whose tokens are negative. An `unasked` release is one of few tokens.
+provider's identity, `unasked` if these are few, or a release of texts, whose tokens are negative.
 """
 
 from __future__ import annotations
@@ -54,25 +54,24 @@ class Consents:
             return self.path.stat().st_size
         return 0
 
-    def grant(self, identity: str, tokens: int) -> None:
+    def grant(self, identity: str, tokens: int, *, unasked: bool = False) -> None:
         """Let so many tokens be embedded for this identity, those included that a former grant left."""
         if (more := tokens - self.remaining(identity)) > 0:
-            self._append({"identity": identity, "tokens": more})
+            self._append({"identity": identity, "tokens": more, "unasked": unasked})
 
-    def use(self, identity: str, tokens: float, *, unasked: bool) -> None:
+    def use(self, identity: str, tokens: float) -> None:
         """Record a release before it happens: a crash between the two loses its consent, and pays nothing twice."""
-        self._append({"identity": identity, "tokens": -tokens, "unasked": unasked})
+        self._append({"identity": identity, "tokens": -tokens})
 
     def remaining(self, identity: str) -> float:
         """Return the granted tokens of an identity that no release has used."""
-        lines = (line for line in self._lines() if line["identity"] == identity and not line.get("unasked"))
-        return sum(float(line["tokens"]) for line in lines)
+        return sum(float(line["tokens"]) for line in self._lines() if line["identity"] == identity)
 
     def allows_unasked(self, tokens: float, price: float | None) -> bool:
-        """Return True if so many tokens more may be released today without a consent."""
+        """Return True if so many tokens more may be granted today without a consent."""
         today = time.time() // _DAY_SECONDS
         unasked = (line for line in self._lines() if line.get("unasked") and line["time"] // _DAY_SECONDS == today)
-        total = tokens - sum(float(line["tokens"]) for line in unasked)
+        total = tokens + sum(float(line["tokens"]) for line in unasked)
         return total * (ASSUMED_PRICE if price is None else price) / 1e6 <= self.ask_above
 
     def _lines(self) -> Iterator[Mapping[str, Any]]:

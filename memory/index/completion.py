@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import accumulate
 
 import structlog
@@ -226,38 +225,38 @@ def _cut(indexer: Indexer, reader: StoreReader, ids: Sequence[int], *, first: in
         yield Chunk(ordinal, row.start_line, row.end_line, text, text_hash(text), times.get(row.id))
 
 
-def release_held(indexer: Indexer, consents: Consents, *, asks: bool, drained: bool) -> None:
-    """Release held chunks, the oldest first, as far as consents reach; all of them if no user is to be asked (`asks`).
+def release_held(indexer: Indexer, consents: Consents, *, drained: bool) -> None:
+    """Release held chunks, the oldest first, as far as consents reach; all of them if the indexer holds none any more.
 
     Once the backfill is `drained`, a rest that needs no consent is released as well, and a larger one noted in `meta`.
     Raises like `fill_vectors`.
     """
     store, provider, identity = indexer.target(), indexer.supply.provider, indexer.supply.identity
-    if provider is None or not store.held_hashes(1):
-        return None
-    if not asks:
-        return _release(store, math.inf, lambda _tokens: None)
-    _release(store, consents.remaining(identity), partial(consents.use, identity, unasked=False))
+    if provider is None:
+        return
+    _release(store, consents if indexer.holds else None, identity)
     if not drained or not store.held_hashes(1):
-        return None
+        return
     look = HeldTexts.of(store)
     if look is None:
         costs = [cost for page in _held_costs(store) for _, cost in page]
         look = HeldTexts(len(costs), sum(cost > 0 for cost in costs), round(sum(costs)), -1)
     if consents.allows_unasked(look.tokens, price_of(indexer.agent, provider.name, provider.model)):
-        _release(store, look.tokens, partial(consents.use, identity, unasked=True))
+        consents.grant(identity, look.tokens, unasked=True)
+        _release(store, consents, identity)
     elif look.consents != (version := consents.version):
         store.set_meta({HELD: json.dumps(asdict(replace(look, consents=version)))})
-    return None
 
 
-def _release(store: Store, tokens: float, use: Callable[[float], None]) -> None:
-    """Make held chunks with so many tokens pending. `use` records the tokens of a few before that."""
+def _release(store: Store, consents: Consents | None, identity: str) -> None:
+    """Make held chunks pending, and use up the consents for them before; all of them without `consents`."""
+    tokens = math.inf if consents is None else consents.remaining(identity)
     for page in _held_costs(store) if tokens > 0 else ():
         sums = list(accumulate(cost for _, cost in page))
         count = bisect_right(sums, tokens + 1)  # the tokens are a rounded sum
+        if count and consents is not None:
+            consents.use(identity, sums[count - 1])
         if count:
-            use(sums[count - 1])
             store.release_held([chunk for chunk, _ in page[:count]])
             tokens -= sums[count - 1]
         if count < len(page):

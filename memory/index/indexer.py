@@ -24,16 +24,7 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.planner import Planner, failure_of
 from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
 from memory.store.reader import Vector
-from memory.store.writer import (
-    DocumentChange,
-    DocumentFailure,
-    DocumentWrite,
-    Held,
-    Store,
-    Unread,
-    VectorOutcome,
-    WriteOutcome,
-)
+from memory.store.writer import DocumentChange, DocumentFailure, DocumentWrite, Held, Store, Unread, WriteOutcome
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient
@@ -263,7 +254,7 @@ class Indexer:
             batch.ticket.cancel()
             batch.vectors.update(batch.ticket.results())
         has_vectors = embedding_of(run.target.meta("identity")) != NO_VECTORS
-        unpaid: dict[str, VectorOutcome] = dict.fromkeys(batch.unpaid - batch.vectors.keys(), Held())
+        unpaid = dict.fromkeys(batch.unpaid - batch.vectors.keys(), Held())
         # A document larger than a transaction gets its keywords now and its vectors in slices.
         changes = [
             replace(plan.write, vectors=batch.vectors | unpaid)

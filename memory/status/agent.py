@@ -29,7 +29,6 @@ from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_prog
 from memory.status.run_files import USAGE_PATH, read_derived, read_watch_state
 from memory.status.vectors import (
     LOOKED_AFTER_SECONDS,
-    held_texts,
     held_vectors,
     no_vectors,
     unread_scripts,
@@ -103,7 +102,8 @@ def agent_status(
             documents = max(index.comparison.scan.count, state.files)
             build = build_progress(sources.generations, documents=documents, rate=progress.rate)
             state = state.model_copy(update={"build": build})
-    look = held_texts(sources.generations) if state.vectors_held or state.building else None
+    may_hold = state.vectors_held or state.building
+    cost_of_held = held_vectors(agent, provider, sources.generations) if may_hold else None
     endpoint = queue.endpoint(provider.account, provider.model) if provider is not None else None
     in_jobs = texts_in_jobs(settings, agent.id, looked_within_seconds=LOOKED_AFTER_SECONDS)
     vectors, stuck_since = vector_progress(
@@ -170,7 +170,7 @@ def agent_status(
         advice=in_words(
             [
                 *directive_conditions(agent, sources.files),
-                *filter(None, [unread_scripts(agent.id, state), held_vectors(agent, provider, look), halted]),
+                *filter(None, [unread_scripts(agent.id, state), cost_of_held, halted]),
             ],
             now=now,
         ),

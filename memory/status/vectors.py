@@ -97,20 +97,20 @@ def no_vectors(agent: str, lacking: ProviderUnavailable | None, index: IndexCoun
     return Condition(ConditionCode.VECTORS_UNAVAILABLE, agent, params=params)
 
 
-def held_texts(generations: Generations) -> HeldTexts | None:
-    """Return the texts that wait for a consent in the generation that workers write; None without any."""
+def held_vectors(
+    agent: AgentSettings, provider: EmbeddingProvider | None, generations: Generations, *, version: int | None = None
+) -> Condition | None:
+    """Return the texts that wait for a consent in the generation that workers write, with their cost; None without any.
+
+    None as well if workers have not looked at this `version` of the consents yet. It is no trouble.
+    """
+    look = None
     with suppress(RecalldError):  # status says so elsewhere
         name = generations.next() or generations.current()
-        reader = generations.open_named(name) if name is not None else None
-        if reader is not None:
+        if name is not None and (reader := generations.open_named(name)) is not None:
             with closing(reader):
-                return HeldTexts.of(reader)
-    return None
-
-
-def held_vectors(agent: AgentSettings, provider: EmbeddingProvider | None, look: HeldTexts | None) -> Condition | None:
-    """Return the texts that wait for a consent, with their cost; None without any. It is no trouble."""
-    if look is None or provider is None:
+                look = HeldTexts.of(reader)
+    if look is None or provider is None or version not in {None, look.consents}:
         return None
     params: dict[str, Param] = {"texts": look.texts, "tokens": look.tokens, "cost": "at a price that is not known"}
     if (price := price_of(agent, provider.name, provider.model)) is not None:

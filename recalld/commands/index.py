@@ -9,15 +9,7 @@ from typing import Any
 
 import click
 
-from recalld.invocation import (
-    AnyFunction,
-    Invocation,
-    examples,
-    json_option,
-    pass_invocation,
-    remote_option,
-    workspace_option,
-)
+from recalld.invocation import Invocation, examples, json_option, pass_invocation, remote_option, workspace_option
 from schemas.errors import UserError
 
 _FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copilot", "cursor", "plain")
@@ -31,22 +23,17 @@ def _moment(_: click.Context, __: click.Parameter, text: str | None) -> float | 
 
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
-
-
-def _allowance(command: AnyFunction) -> AnyFunction:
-    """Give a command the options that consent to a part of its cost; `Invocation.yes` consents to all of it."""
-    about = "Pay without asking up to so many"
-    dollars = click.option("--max-dollars", type=click.FloatRange(min=0), metavar="X", help=f"{about} US dollars.")
-    help_text = f"{about} tokens. (--yes: all.)"
-    tokens = click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help=help_text)
-    return tokens(dollars(command))
+_PAY = "Pay without asking up to so many"
+_tokens = click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help=f"{_PAY} tokens. (--yes: all.)")
+_dollars = click.option("--max-dollars", type=click.FloatRange(min=0), metavar="X", help=f"{_PAY} US dollars.")
 
 
 @click.command("index", epilog=examples("recalld index --workspace ~/notes", "recalld index --dry-run"))
 @workspace_option
 @click.option("--force", is_flag=True, help="Build a new index beside the present one, from the files and the cache.")
 @click.option("--forget-missing", is_flag=True, help="Forget now the notes of folders that are gone or were emptied.")
-@_allowance
+@_tokens
+@_dollars
 @_dry_run
 @json_option
 @pass_invocation
@@ -62,7 +49,8 @@ def index(invocation: Invocation, *, force: bool, forget_missing: bool, **option
 @click.command("rebuild", epilog=examples("recalld rebuild --dry-run", "recalld rebuild --agent main"))
 @workspace_option
 @click.option("--force", is_flag=True, help="Begin anew, also if a build is under way or space seems to be short.")
-@_allowance
+@_tokens
+@_dollars
 @_dry_run
 @json_option
 @pass_invocation
@@ -113,7 +101,8 @@ def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, *
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest of them.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would index, embed and cost.")
 @remote_option
-@_allowance
+@_tokens
+@_dollars
 @click.option("--batch-api", is_flag=True, help="Embed through the provider's Batch API: cheaper, within hours.")
 @json_option
 @pass_invocation

@@ -386,7 +386,7 @@ def _cancel(invocation: Invocation, agent: AgentSettings) -> str:
             time.sleep(LOOK_SECONDS if is_running else 0.0)
     grants, identity = Consents.of(settings, agent.id), AgentIndex(settings, agent).choice.identity
     if (tokens := grants.remaining(identity)) > 0:
-        grants.use(identity, tokens, unasked=False)
+        grants.use(identity, tokens)
     texts, paths = 0, set[str]()
     with closing(GenerationWriter.at(settings, agent.id)) as generations:
         for store in generations.open_existing():

@@ -18,7 +18,7 @@ import click
 
 from memory.documents.imports import backfill_halt, keep_halt
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage, batch_jobs_of
-from memory.embedding.consent import Consents, HeldTexts
+from memory.embedding.consent import Consents
 from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
 from memory.status.vectors import held_vectors
 from producers.reconciler import AgentComparison
@@ -261,7 +261,7 @@ class _AgentWait:
     `documents` of the command are not indexed yet, and `oldest_chunk` is the first of its chunks without a vector.
     `building` names the generation under construction. `unable` is the reason why workers index nothing, `stopped`
     the reason why the provider gives no vectors soon. `jobs` are open batch jobs; `in_jobs`: the command leaves all
-    missing vectors to them. `held` texts wait for a consent.
+    missing vectors to them. `held` is the condition that texts wait for a consent.
     """
 
     def __init__(self, index: RunIndex, broker: BrokerSide, *, patient: bool) -> None:
@@ -306,7 +306,9 @@ class _AgentWait:
         jobs = batch_jobs_of(self._index.settings, self._agent.id)
         self.jobs = [job for job in jobs if job.open and job.agent == self._agent.id]
         self.in_jobs = self._is_left_to_jobs()
-        self.held = self._held_texts() if self.counts.vectors_held else None
+        version = Consents.of(self._index.settings, self._agent.id).version
+        may_hold, generations = self.counts.vectors_held, self._index.generations
+        self.held = held_vectors(self._agent, provider, generations, version=version) if may_hold else None
         # A daemon goes on with them.
         waits = self.documents or self.oldest_chunk or self.building or daemon_pid(self._index.settings.home)
         self.sentences = 0 if waits else self._index.lacking_sentences()
@@ -355,8 +357,7 @@ class _AgentWait:
     def final_outcome(self, still_since: float | None) -> Outcome:
         """Return the present state. Nothing got on since the Unix time `still_since`; None if the wait is over."""
         self.look()
-        lack = self.unable or self._index.lack(self.counts)
-        lack = lack or held_vectors(self._agent, self._index.choice.provider, self.held)
+        lack = self.unable or self._index.lack(self.counts) or self.held
         if lack is None and self.stopped is not None and self.stopped.code is ConditionCode.BATCH_SUSPENDED:
             lack = self.stopped
         reason = what_happened(self.stopped) if self.stopped is not None else self._index.choice.error
@@ -401,19 +402,12 @@ class _AgentWait:
         """Return the first chunk without a vector, of those that the command waits for; None without any."""
         reader = self._index.reader()
         oldest = next(iter(reader.pending_hashes(1)), None) if reader is not None else None
+        # The command's last chunk is known when its documents are indexed, and none is to be released.
         if oldest is None or self.documents or self.counts.vectors_held or reader is None:
-            return (
-                oldest  # the command's last chunk is known when its documents are indexed, and none is to be released
-            )
+            return oldest
         if self._last_chunk[0] != self._index.name:
             self._last_chunk = (self._index.name, max(reader.pending_hashes(), default=0))
         return oldest if oldest <= self._last_chunk[1] else None
-
-    def _held_texts(self) -> HeldTexts | None:
-        """Return the texts that workers hold for want of a consent; None while they may release them."""
-        reader, consents = self._index.reader(), Consents.of(self._index.settings, self._agent.id)
-        look = HeldTexts.of(reader) if reader is not None else None
-        return look if look is not None and look.consents == consents.version else None
 
     def _is_left_to_jobs(self) -> bool:
         """Return True if every chunk without a vector is in a job that was polled since the command began.

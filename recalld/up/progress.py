@@ -13,7 +13,7 @@ import structlog
 
 from memory.status.agent import no_documents
 from memory.status.condition_texts import counted, text_of, what_happened
-from memory.status.vectors import held_texts, held_vectors
+from memory.status.vectors import held_vectors
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
 from recalld.terminal_text import ProgressLine, printable_name
@@ -79,8 +79,8 @@ class _Index(AgentIndex):
                 with closing(reader):
                     self.counts, self.failed = reader.counts(), len(reader.dead_letters())
             self.lacking = self.counts.vectors_pending if self._embeds else 0
-            look = held_texts(self.generations) if self.counts.vectors_held or not is_built else None
-            self.held = held_vectors(self.agent, self.choice.provider, look)
+            may_hold = self.counts.vectors_held or not is_built
+            self.held = held_vectors(self.agent, self.choice.provider, self.generations) if may_hold else None
             self.moves = self.lacking > 0 or (not is_built and self.held is None)
 
 

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from memory.chunking.chunker import estimate_tokens
 from memory.embedding.batch_jobs.batch_ledger import MOST_JOBS, BatchJob, Stage
 from memory.embedding.batch_jobs.batch_step import BatchTiming
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
+from memory.embedding.consent import Consents
+from memory.index.provider import provider_of
 from schemas.conditions import ConditionCode, StopReason
 from schemas.documents import Lane
 from schemas.settings import Settings
@@ -50,15 +53,23 @@ Make = Callable[..., Settings]
 def make(settings: Settings, server: BatchServer) -> Make:
     """Settings of one agent whose vectors come from the server, by batch jobs."""
 
-    def made(*, provider: str = "openai", model: str | None = None, key: str = "a-key", **batch: Any) -> Settings:
+    def made(
+        *,
+        provider: str = "openai",
+        model: str | None = None,
+        key: str = "a-key",
+        price: float | None = None,
+        **batch: Any,
+    ) -> Settings:
         remote = {
             "base_url": server.url,
             "api_key": key,
+            "price_per_million_tokens": price,
             "batch": {"enabled": True, "poll_interval_ms": 100, **batch},
         }
         common = {"provider": provider, "model": model, "remote": remote}
         agent = {"id": "main", "workspace": settings.agents[0].workspace, **common}
-        return Settings.model_validate({"home": settings.home, "agents": [agent], **common})
+        return Settings.model_validate({"home": settings.home, "agents": [agent], "cost": {"ask_above": 0}, **common})
 
     return made
 
@@ -130,6 +141,27 @@ def test_a_job_waits_for_documents_that_are_still_read(make: Make, server: Batch
         wait_until(workers.complete)
         assert server.paid.total() == workers.counts().chunks > FEWEST_TEXTS * 10
         assert len(server.submitted) == 1
+
+
+@pytest.mark.parametrize("gathering", [0.0, 60.0], ids=["time to gather is over", "gathering"])
+def test_no_text_goes_the_normal_way_while_documents_are_still_read(
+    make: Make, server: BatchServer, gathering: float
+) -> None:
+    unread: list[int] = []
+    # A commit has fewer texts than a job, and after each comes a turn that embeds.
+    with Workers(make(), timing=Timing(turn=0.001, batch=BatchTiming(gathering=gathering))) as workers:
+
+        def note(_method: str, path: str) -> None:
+            if path.endswith("/embeddings"):
+                unread.append(workers.waiting().backfill)
+
+        server.on_call = note
+        texts = _backfill(workers, NOTES + CLAIM + 6)
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert len(server.submitted) == 1
+        assert not any(unread)
+        assert server.paid_inline.total() < NOTES
 
 
 def _flaky(server: BatchServer) -> None:
@@ -241,7 +273,8 @@ def test_texts_that_wait_go_the_normal_way_after_the_time_of_the_settings(make: 
         assert (server.paid, server.paid_inline.total()) == (texts, NOTES - 60)
 
 
-def test_after_a_cancel_no_text_is_sent_until_the_user_resumes_it(make: Make, server: BatchServer) -> None:
+@pytest.mark.parametrize("reeds", [15_000, 150], ids=["another job", "fewer texts than a job"])
+def test_after_a_cancel_no_text_is_sent_until_the_user_resumes_it(make: Make, server: BatchServer, reeds: int) -> None:
     server.open.clear()
     server.script(JobScript(done=50))
     settings = make(concurrency=1, full_price_after="0h")
@@ -249,8 +282,8 @@ def test_after_a_cancel_no_text_is_sent_until_the_user_resumes_it(make: Make, se
         _backfill(workers)
         wait_until(_at_provider(server))
         # One document: all its texts wait from one commit on.
-        lines = (f"The crane stands in reed {line}.\n" for line in range(15_000))
-        workers.note("memory/long.md", "".join(lines), lane=Lane.BACKFILL)
+        lines = (f"The crane stands in reed {line}.\n" for line in range(reeds))
+        workers.note("memory/crane.md", "".join(lines), lane=Lane.BACKFILL)
         with ledger_at(ledger_path(settings.home)) as ledger:
             assert ledger.stop(ledger.jobs()[0].reference, StopReason.CANCELLED)
         wait_until(lambda: ConditionCode.BATCH_SUSPENDED in workers.conditions() and workers.settled())
@@ -261,8 +294,24 @@ def test_after_a_cancel_no_text_is_sent_until_the_user_resumes_it(make: Make, se
         assert _resume(settings) == 1
         workers.queue.request_vectors("main")
         wait_until(workers.complete)
-        assert server.paid.total() == len(server.paid) == workers.counts().chunks > 2 * NOTES
-        assert not server.paid_inline
+        assert server.paid.total() == len(server.paid) == (chunks := workers.counts().chunks)
+        assert server.paid_inline.total() == (chunks - NOTES if chunks < 2 * NOTES else 0)
+
+
+def test_a_job_takes_the_texts_that_a_consent_reaches_and_no_held_ones(make: Make, server: BatchServer) -> None:
+    settings = make(price=1.0)
+    with Workers(settings, timing=SOON) as workers:
+        texts = _backfill(workers, 2 * NOTES)
+        wait_until(lambda: workers.settled() and workers.counts().vectors_held == 2 * NOTES)
+        identity = provider_of(settings, settings.agent("main")).identity
+        enough = max(map(estimate_tokens, texts)) * NOTES * 3 / 2
+        Consents.of(settings, "main").grant(identity, round(enough))
+        workers.queue.request_vectors("main")
+        wait_until(lambda: workers.counts().vectors_ready)
+        wait_until(lambda: not workers.counts().vectors_pending)
+        counts = workers.counts()
+        assert NOTES <= counts.vectors_ready == server.paid.total() == 2 * NOTES - counts.vectors_held < 2 * NOTES
+        assert (len(server.submitted), server.paid_inline.total()) == (1, 0)
 
 
 def test_an_endpoint_without_a_batch_api_gets_no_text_and_is_reported(make: Make, server: BatchServer) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -23,13 +24,17 @@ from recalld.runs.backfill import find_transcripts, plan_backfill
 from recalld.runs.consent import Allowance, Question, with_consent
 from recalld.runs.outcome import Outcome
 from recalld.runs.run import Run
+from schemas.agents import tenant_of
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.commanding import CommandLine
-from tests.daemon import Daemon
+from tests.daemon import REPOSITORY, Daemon
 from tests.embedding_server import EmbeddingServer, Failure
+from tests.transcript_files import transcript
 from tests.waiting import wait_until
-from tests.working import Workers
+from tests.working import Workers, asking
 from tests.written_index import reading
+from workers.queue.counters import today_utc
 from workers.queue.private_server import BrokerServer
 
 #: US dollars for a million tokens.
@@ -124,6 +129,25 @@ def test_a_terminal_asks_and_anything_but_yes_sends_nothing(
     assert len(paid.json("search", "heron")["results"]) > 2
 
 
+def test_the_plan_above_the_question_names_what_is_left_out(paid: CommandLine, terminal: int, tmp_path: Path) -> None:
+    os.write(terminal, b"\n")
+    old = write_transcripts(tmp_path / "old", 300)
+    code, _, err = paid.run("backfill", str(old), "--limit", "1", "--json")
+    assert code == 4
+    assert 0 < err.find("2 left out") < err.find("Embed them now?")
+
+
+def test_held_texts_of_an_export_wait_in_the_home_that_imports_it(paid: CommandLine, tmp_path: Path) -> None:
+    file, other = tmp_path / "out.sqlite", ["--home", str(tmp_path / "other")]
+    write_notes(paid.workspace)
+    assert paid.run("index")[0] == 4
+    paid.say("export", str(file))
+    paid.say(*other, "import", str(file))
+    code, out, _ = paid.run(*other, "index", "--json")
+    assert (code, json.loads(out)["agents"][0]["consent"]["texts"], paid.server.requests) == (4, 3, 0)
+    assert paid.agent(*other, "index", "--yes")["vectorsReady"] == paid.server.inputs == 3
+
+
 def test_an_allowance_of_tokens_releases_so_many_and_no_more(paid: CommandLine, tmp_path: Path) -> None:
     old = write_transcripts(tmp_path / "old", 300)
     code, out, _ = paid.run("backfill", str(old), "--max-tokens", "10000", "--json")
@@ -169,6 +193,24 @@ def test_another_model_waits_for_a_yes_while_the_old_index_answers(paid: Command
     assert paid.json("search", "heron")["mode"] == "hybrid"
 
 
+def test_a_budget_that_is_used_up_leaves_texts_waiting_until_the_next_day(
+    settings: Settings, server: EmbeddingServer, broker_server: BrokerServer
+) -> None:
+    with Workers(asking(settings, server.url, cost={"tokens_per_day": 5})) as workers:
+        workers.index("memory/a.md", "The heron stands in the reeds.")
+        workers.note("memory/b.md", "The otter swims in the brook.")
+        wait_until(lambda: ConditionCode.BUDGET_SPENT in workers.conditions())
+        assert (workers.counts().vectors_ready, server.inputs, workers.finds("otter")) == (1, 1, True)
+        # Midnight: today's use is yesterday's.
+        today, tenant = today_utc(), tenant_of("main")
+        yesterdays_use = workers.keys.usage(tenant, today - timedelta(days=1))
+        workers.client.rename(workers.keys.usage(tenant, today), yesterdays_use)
+        workers.queue.request_vectors_now("main")
+        wait_until(workers.complete)
+        assert server.inputs == server.distinct == 2
+        wait_until(lambda: ConditionCode.BUDGET_SPENT not in workers.conditions())
+
+
 def first_notes(daemon: Daemon) -> int:
     write_notes(daemon.workspace, 5)
     return 5
@@ -200,6 +242,46 @@ def test_a_daemon_holds_old_texts_and_embeds_saved_ones_at_once(
         assert daemon.run("index", "--yes", "--json").returncode == 0
         assert server.inputs == server.distinct == 1 + count
     assert daemon.said().count("wait for your consent") == 1
+
+
+class Discovered(Daemon):
+    """`recalld up` with the settings that `recalld discover --write` made."""
+
+    def options(self) -> list[str]:
+        return []
+
+    def up_options(self) -> list[str]:
+        return []
+
+
+def test_up_after_discover_sends_no_old_session_before_a_yes(tmp_path: Path, server: EmbeddingServer) -> None:
+    user = tmp_path / "user"
+    sessions = user / ".codex" / "sessions" / "2026" / "02" / "03"
+    sessions.mkdir(parents=True)
+    for seed in range(4):
+        (sessions / f"rollout-{seed}.jsonl").write_bytes(transcript("codex", turns=20, seed=seed))
+    environment = {
+        "HOME": str(user),
+        "PYTHONPATH": str(REPOSITORY),
+        "RECALLD_PROVIDER": "openai",
+        "OPENAI_API_KEY": "k",
+        "RECALLD_REMOTE__BASE_URL": server.url,
+        "RECALLD_REMOTE__PRICE_PER_MILLION_TOKENS": str(PRICE),
+        "RECALLD_COST__ASK_ABOVE": "0",
+        "CODEX_HOME": "",
+        "XDG_CONFIG_HOME": "",
+        "XDG_DATA_HOME": "",
+    }
+    daemon = Discovered(tmp_path / "unused", user, environment=environment, folder=user)
+    written = daemon.run("discover", "--pick", "codex", "--write")
+    assert written.returncode == 0, written.stderr
+    with daemon:
+        wait_until(lambda: "wait for your consent" in daemon.said())
+        assert "recalld index --agent codex --yes" in daemon.said()
+        status = daemon.status()
+        assert (status["ok"], status["index"]["vectorsHeld"], server.requests) == (True, status["index"]["chunks"], 0)
+        assert daemon.run("index", "--yes").returncode == 0
+        assert server.inputs == server.distinct == status["index"]["chunks"]
 
 
 def test_a_takeover_by_a_paid_fallback_sends_nothing_before_a_yes(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.commanding import CommandLine
-from tests.daemon import REPOSITORY
+from tests.daemon import REPOSITORY, Daemon
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.transcript_files import message_line
 
@@ -79,6 +79,18 @@ def test_a_wait_that_is_longer_than_an_index_waits_is_no_end_of_a_backfill(
     mistral.configure(f'sessions = ["{old}"]')
     ended, _, err = mistral.run(command, *([str(old)] if command == "backfill" else []))
     assert ended == code, err
+
+
+def test_a_wait_under_a_daemon_is_said_with_its_reason_and_end(
+    home: Path, workspace: Path, server: EmbeddingServer, tmp_path: Path
+) -> None:
+    server.a_minute, server.minute_seconds = 2, LONG
+    remote = f'[remote]\nbase_url = "{server.url}"\napi_key = "a-key"\n'
+    with Daemon(home, workspace, provider="mistral", config=remote) as daemon:
+        ended = daemon.run("backfill", str(write_sessions(tmp_path / "old", requests=5)))
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"asks recalld to wait until \d\d:\d\d:\d\d; ", ended.stderr), ended.stderr
+    assert server.paid_twice == set()
 
 
 def test_an_account_that_is_empty_ends_it_and_the_same_command_goes_on(

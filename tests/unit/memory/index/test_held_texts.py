@@ -45,9 +45,9 @@ def index(indexer: Indexer, *, lane: Lane) -> None:
     indexer.index([key(f"memory/{number}.md") for number in range(COUNT)], lane=lane, on_done=lambda _: None)
 
 
-def release(indexer: Indexer, consents: Consents, *, asks: bool = True, drained: bool = False) -> int:
+def release(indexer: Indexer, consents: Consents, *, drained: bool = False) -> int:
     """Release as far as consents reach, and return how many texts are held then."""
-    release_held(indexer, consents, asks=asks, drained=drained)
+    release_held(indexer, consents, drained=drained)
     return indexer.target().counts().vectors_held
 
 
@@ -68,7 +68,7 @@ def test_a_crash_between_use_and_release_loses_its_consent_alone(
 ) -> None:
     identity = indexer.supply.identity
     consents.grant(identity, round(sum(TOKENS)))
-    consents.use(identity, sum(TOKENS[:4]), unasked=False)  # the process is killed here
+    consents.use(identity, sum(TOKENS[:4]))  # the process is killed here
     with consents.path.open("a") as file:
         file.write('\n{"time": 1, "tok')  # and here, in mid line
     assert release(indexer, consents) == 4
@@ -82,14 +82,17 @@ def test_little_is_released_unasked_each_day_and_everything_for_a_budget(indexer
     little = Consents(consents.path, ask_above=0.5)
     assert release(indexer, little) == COUNT, "documents are still being read"
     assert (little.allows_unasked(5_000_000, None), little.allows_unasked(5_000_001, None)) == (True, False)
-    little.use("another model", 4_000_000, unasked=True)
+    little.grant("another model", 4_000_000, unasked=True)
+    little.use("another model", 4_000_000)
     assert (little.allows_unasked(1_000_000, None), little.allows_unasked(1_000_001, None)) == (True, False)
     assert little.remaining("another model") == 0
     assert release(indexer, little, drained=True) == 0, "the stub is free"
 
 
-def test_without_a_user_to_ask_everything_is_released(indexer: Indexer, consents: Consents) -> None:
-    assert release(indexer, consents, asks=False) == 0
+def test_where_no_texts_are_held_any_more_everything_is_released(
+    world: World, indexer: Indexer, provider: StubProvider, consents: Consents
+) -> None:
+    assert release(world.indexer(provider), consents) == 0
     assert len(indexer.target().pending_hashes()) == COUNT
 
 
@@ -130,6 +133,7 @@ def test_a_generation_with_held_texts_is_not_whole(world: World, consents: Conse
     other = world.indexer(StubProvider(dimensions=8, limits=FAST), holds=True)
     index(other, lane=Lane.BACKFILL)
     assert (other.target().counts().vectors_held, complete_generation(other)) == (COUNT, False)
-    release(other, consents, asks=False)
+    consents.grant(other.supply.identity, round(sum(TOKENS)))
+    release(other, consents)
     assert not fill_vectors(other, seconds=60).left
     assert complete_generation(other)
