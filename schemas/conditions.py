@@ -56,6 +56,7 @@ class ConditionCode(StrEnum):
     WORKERS_OUT_OF_MEMORY = "workers_out_of_memory"
     DOCUMENTS_WAIT = "documents_wait"
     DOCUMENTS_UNQUEUED = "documents_unqueued"
+    DOCUMENTS_UNSENT = "documents_unsent"
     DOCUMENTS_FAILED = "documents_failed"
     BUILD_ABANDONED = "build_abandoned"
     BUILD_STUCK = "build_stuck"

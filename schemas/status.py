@@ -160,6 +160,7 @@ class IndexState(IndexCounts):
 
     Of the `unread` ones among the files nothing is read: they are transcripts of no known format. `unreadScripts` are
     scripts that the model does not read, with the number of documents that keywords alone find because of each.
+    `sentTo` is the address of the fleet to which this machine sends its documents; then `files` counts the sent ones.
     """
 
     unread: int = 0
@@ -170,6 +171,7 @@ class IndexState(IndexCounts):
     build: BuildState | None = None
     identity: str | None = None
     identity_matches: bool = True
+    sent_to: str | None = None
 
 
 class QueueState(Wire):

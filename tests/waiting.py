@@ -10,8 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], *, timeout: float = 120.0, what: str = "") -> T:
-    """Return the predicate's first true value.
+def wait_until(predicate: Callable[[], T], *, timeout: float = 120.0, what: str = "", pause: float = 0.01) -> T:
+    """Return the predicate's first true value, asked for every `pause` seconds.
 
     `timeout` is no statement about speed: it ends a test that is red anyway, on a machine that does ten other things.
 
@@ -26,7 +26,7 @@ def wait_until(predicate: Callable[[], T], *, timeout: float = 120.0, what: str 
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what or predicate}")
-        tick.wait(0.01)
+        tick.wait(pause)
 
 
 class Clock:

@@ -91,7 +91,7 @@ def agent_status(
         sources.files,
         sync=agent.sync,
         now=now,
-        watched=watch is not None and watch.mode != "off" and pending is not None,
+        watched=watch is not None and watch.mode != "off" and (pending is not None or sources.sent_to is not None),
         held_back=pending is not None and pending.held_back,
     )
     vector_search = _vector_search(choice, index, sources.provider_failure)
@@ -297,9 +297,12 @@ def _look_conditions(
 ) -> Iterator[Condition]:
     """Yield the documents that failed or have no job, findings of a deep look, and a queue that is away."""
     failed = len(index.dead_letters)
-    if disk.missing + disk.stale + disk.vanished > queue.pending + failed:
+    behind = disk.missing + disk.stale + disk.vanished
+    if behind > queue.pending + failed:
         params: dict[str, Param] = {"missing": disk.missing, "stale": disk.stale, "vanished": disk.vanished}
-        yield Condition(ConditionCode.DOCUMENTS_UNQUEUED, agent, params=params)
+        unsent = Condition(ConditionCode.DOCUMENTS_UNSENT, agent, params={"documents": behind - failed})
+        unqueued = Condition(ConditionCode.DOCUMENTS_UNQUEUED, agent, params=params)
+        yield unqueued if index.state.sent_to is None else unsent
     if failed:
         yield Condition(ConditionCode.DOCUMENTS_FAILED, agent, params={"documents": failed})
     if index.integrity and index.trouble is None:
@@ -355,7 +358,8 @@ def _conditions(
         conditions.append(
             Condition(ConditionCode.KEYWORDS_UNAVAILABLE, params={"error": str(index.text_search.reason)})
         )
-    conditions += filter(None, [no_vectors(agent.id, choice.lacking, index.state)])
+    lacking = choice.lacking if sources.sent_to is None else None  # the fleet embeds
+    conditions += filter(None, [no_vectors(agent.id, lacking, index.state)])
     names = {
         (condition.code, name) for condition in conditions for name in (condition.subject, redact(condition.subject))
     }

@@ -148,6 +148,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "run `recalld index`",
         "index",
     ),
+    _CODE.DOCUMENTS_UNSENT: Text(
+        "{documents:count change} not sent to the fleet yet",
+        "`recalld watch --remote` sends them while it runs; start it if it does not",
+        "fleet",
+    ),
     _CODE.DOCUMENTS_FAILED: Text(
         "{documents:count document} failed",
         "`recalld dead list` says why; correct and save them, or run `recalld dead retry --all`",
@@ -281,8 +286,8 @@ TEXTS: Mapping[ConditionCode, Text] = {
     ),
     # Processes and the broker
     _CODE.CHANGES_KEPT: Text(
-        "the queue accepts no changes ({error}); {documents} changed documents wait outside it",
-        "nothing to do: they are queued as soon as it does",
+        "{documents:count changed document} waiting to be handed over: {error}",
+        "that is tried again by itself",
         "queue",
     ),
     _CODE.DOOR_REFUSES: Text(

@@ -5,10 +5,12 @@ One agent's: `memory.status.agent`.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import time
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -24,12 +26,15 @@ from memory.http.private_folders import open_to_others
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
 from memory.status.agent import PENDING_TOO_LONG_SECONDS, agent_status, in_words, spending, with_conditions
-from memory.status.index import StatusSources
+from memory.status.index import Lease, StatusSources
 from memory.status.processes import known_processes, not_watched, shared_conditions, with_problem
-from memory.status.run_files import frozen_pid, read_hooks_state
+from memory.status.run_files import frozen_pid, read_hooks_state, remote_conditions
+from memory.store.options import StoreOptions
+from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite_file import bytes_of
 from schemas.agents import Scope, tenant_of
 from schemas.conditions import Condition, ConditionCode
+from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
@@ -151,18 +156,39 @@ def read_only_broker(refusal: str) -> Condition:
 
 def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader, *, deep: bool) -> AgentStatus:
     generations = Generations.of(settings, agent.id)
-    reader = SharedReader(generations)
-    try:
+    sent_to, lease = _sent(settings, agent, generations)
+    with closing(SharedReader(generations)) as reader:
         sources = StatusSources(
             files=AgentFiles.of(settings, agent),
             generations=generations,
-            lease=reader.lease,
+            lease=lease or reader.lease,
             pending=pending,
             queue_expected=False,
+            sent_to=sent_to,
         )
-        return agent_status(settings, agent, sources, deep=deep)
-    finally:
-        reader.close()
+        status = agent_status(settings, agent, sources, deep=deep)
+    present = {(trouble.code, trouble.subject) for trouble in status.troubles}
+    reported = [each for each in remote_conditions(settings.home, agent.id) if (each.code, each.subject) not in present]
+    return with_conditions(status, reported, now=time.time())
+
+
+def _sent(settings: Settings, agent: AgentSettings, generations: Generations) -> tuple[str | None, Lease | None]:
+    """Return a fleet's address, and the opening of the ledger of `producers.remote.queue`; None with an index.
+
+    Of several ledgers, the newest is in use.
+    """
+    with suppress(OSError, RecalldError):
+        if settings.store.url is not None or generations.current() is not None:
+            return None, None
+        changes = {file.stat().st_mtime: file for file in (settings.home / "sent").glob(f"*/{agent.id}.sqlite*")}
+        if changes:
+            path, options = changes[max(changes)].with_name(f"{agent.id}.sqlite"), StoreOptions(vector_enabled=False)
+            with closing(SqliteReader(path, options)) as ledger:
+                address = json.loads(ledger.meta("fingerprint") or "")[0]
+            return address, lambda: closing(SqliteReader(path, options))
+        if settings.fleet.url is not None:
+            return settings.fleet.url, None
+    return None, None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ class StatusSources:
     """Sources of an agent's status.
 
     `lease` opens the answering generation. With `queue_expected`, a queue that does not answer is a trouble.
-    `provider_failure` is the reason why queries skip the provider now.
+    `provider_failure` is the reason why queries skip the provider now. Of a machine that sends its documents to a
+    fleet, `sent_to` is the fleet's address, and `lease` opens the ledger of sent documents.
     """
 
     files: AgentFiles
@@ -53,6 +54,7 @@ class StatusSources:
     pending: PendingReader
     queue_expected: bool
     provider_failure: str | None = None
+    sent_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def look_into_index(sources: StatusSources, *, fingerprint: str, deep: bool) -> 
     except RecalldError as error:
         trouble = error
     return IndexLook(
-        state=state,
+        state=state.model_copy(update={"sent_to": sources.sent_to}),
         comparison=compare(sources.files, None),
         text_search=Availability(available=trouble is None, reason=None if trouble is None else UNREADABLE),
         integrity=(*([Flaw(trouble)] if trouble is not None else []),) if deep else None,
@@ -108,7 +110,8 @@ def _look(sources: StatusSources, reader: StoreReader, state: IndexState, *, fin
         generation=state.generation,
         building=state.building,
         identity=reader.meta("identity"),
-        identity_matches=reader.meta("fingerprint") == fingerprint,
+        identity_matches=sources.sent_to is not None or reader.meta("fingerprint") == fingerprint,
+        sent_to=sources.sent_to,
     )
     notes, integrity = list(_notes(state)), None
     if deep:

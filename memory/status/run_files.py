@@ -10,12 +10,13 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memory.http.private_folders import temporary_folder
 from memory.http.whole_files import move_folder_aside, write_whole
+from schemas.conditions import Condition
 
 if TYPE_CHECKING:
     from schemas.status import WatchingState
@@ -129,6 +130,9 @@ def was_unfinished(home: Path) -> bool:
 #: Relative to the home folder. One object: agent id -> its entry, see `producers.report`.
 WATCH_STATE_PATH = Path("run") / "watch.json"
 
+#: Relative to the home folder. One object: {conditions: [[agent, condition]], pid, born}.
+REMOTE_STATE_PATH = Path("run") / "remote.json"
+
 #: Relative to the home folder. One object: {url, pid, born}.
 HOOKS_STATE_PATH = Path("run") / "hooks.json"
 
@@ -210,6 +214,15 @@ def read_watch_state(home: Path, agent_id: str) -> WatchingState | None:
         last_event_at=event_at,
         last_compared_at=compared_at,
     )
+
+
+def remote_conditions(home: Path, agent_id: str) -> Iterator[Condition]:
+    """Yield the conditions of an agent, and of all ("*"), from the process that sends documents to a fleet."""
+    state = _object(read_derived(home / REMOTE_STATE_PATH))
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # of another version
+        for agent, body in state["conditions"] if _is_writer_alive(state) else ():
+            if agent in (agent_id, "*"):
+                yield Condition.of(body)
 
 
 def _is_writer_alive(state: Mapping[str, Any]) -> bool:

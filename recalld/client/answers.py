@@ -174,6 +174,7 @@ class IndexState(TypedDict):
     build: NotRequired[BuildState]
     identity: NotRequired[str]
     identityMatches: bool
+    sentTo: NotRequired[str]
 
 
 class QueueState(TypedDict):

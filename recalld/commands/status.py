@@ -52,9 +52,10 @@ def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) ->
 
 
 def _is_resting(invocation: Invocation, answer: Answer) -> bool:
-    """Return True if the broker does not answer because nothing of this home runs."""
+    """Return True if the broker does not answer because nothing of this home that needs it runs."""
     from recalld.up.lock import has_processes
 
     broker = answer.get("broker", {"reachable": True})
     away = not broker["reachable"] and broker["private"] and not answer.get("processes")
-    return away and not has_processes(invocation.home_path)
+    is_sender = {"sentTo" in agent["index"] for agent in answer.get("agents", ())} == {True}
+    return away and (is_sender or not has_processes(invocation.home_path))

@@ -103,8 +103,9 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         # Before anything is healed: the findings below are of this state.
         status = build_status(chosen, side.health, deep=True)
         status = with_absent_backends(chosen, status)
-        yield from broker_findings(settings, status)
-        yield from process_findings(settings, status)
+        if {agent.index.sent_to is not None for agent in status.agents} != {True}:  # senders need no broker
+            yield from broker_findings(settings, status)
+            yield from process_findings(settings, status)
         providers = {agent.id: AgentIndex(settings, agent).choice.provider for agent in chosen.agents}
         yield from merge_equal(
             finding
@@ -176,6 +177,8 @@ def provider_findings(
     `now`, in Unix seconds, is the same for all agents: equal findings are then equal sentences.
     """
     agents, endpoint = (status.agent,), status.endpoint
+    if status.index.sent_to is not None:
+        return  # the fleet embeds
     if provider is None:
         # A missing provider is a condition of status.
         if all(condition.code is not ConditionCode.VECTORS_UNAVAILABLE for condition in status.troubles):
@@ -227,6 +230,8 @@ def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]
         yield replace(Finding.of("index", unqueued, agents=agents, heal=heal), action=fix)
     elif not conditions:
         text = f"{agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
+        if (address := agent.index.sent_to) is not None:
+            text = f"{counted(agent.index.files, 'document')} sent to {address}, all in agreement"
         yield Finding("index", text, agents=agents)
     if (failed := conditions.get(ConditionCode.DOCUMENTS_FAILED)) is not None:
         yield Finding.of("index", failed, agents=agents)

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from memory.documents.imports import imports_path, remember_import
 from memory.http.whole_files import create_whole
 from memory.status.condition_texts import counted, text_of
 from memory.status.processes import Pulses
+from memory.status.run_files import REMOTE_STATE_PATH, this_process, write_derived
 from producers.reconciler import Indexes
 from producers.remote.door_client import DoorClient
 from producers.remote.queue import RemoteQueue
@@ -36,27 +37,45 @@ _TRIES, _PAUSE_SECONDS = 6, (1.0, 30.0)
 
 
 class _LoggedConditions:
-    """`ConditionReporter` without a broker: the beginning and the end of each condition are logged."""
+    """`ConditionReporter` without a broker: the beginning and the end of each condition are logged. Thread-safe.
 
-    def __init__(self) -> None:
-        self._open = set[tuple[str, ConditionCode, str]]()
+    With a `home`, `recalld status` reads the open ones from a file there.
+    """
+
+    def __init__(self, home: Path | None = None) -> None:
+        self._path = home / REMOTE_STATE_PATH if home is not None else None
+        self._open: dict[tuple[str, ConditionCode, str], Condition] = {}
+        self._lock = threading.Lock()
 
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
-        if (agent, code, subject) not in self._open:
-            self._open.add((agent, code, subject))
-            log.warning(code.value, agent=agent, text=text_of(Condition(code, subject, params=params)))
+        with self._lock:
+            former = self._open.get((agent, code, subject))
+            since = time.time() if former is None else former.since
+            self._open[agent, code, subject] = condition = Condition(code, subject, since, params)
+            if former is None:
+                log.warning(code.value, agent=agent, text=text_of(condition))
+            if former != condition:
+                self._write()
 
     def resolve(self, *codes: ConditionCode, agent: str = "*", subject: str = "") -> None:
         for code in codes:
-            if (agent, code, subject) in self._open:
-                self._open.remove((agent, code, subject))
-                log.info(f"{code.value}_is_over", agent=agent, subject=subject)
+            with self._lock:
+                if self._open.pop((agent, code, subject), None) is not None:
+                    log.info(f"{code.value}_is_over", agent=agent, subject=subject)
+                    self._write()
+
+    def _write(self) -> None:
+        conditions = [(agent, condition.body()) for (agent, *_), condition in self._open.items()]
+        with suppress(OSError):  # the log has them
+            if self._path is not None:
+                write_derived(self._path, {**this_process(), "conditions": conditions})
 
     def replace(self, codes: Collection[ConditionCode], conditions: Sequence[Condition], *, agent: str) -> None:
         present = {(agent, condition.code, condition.subject) for condition in conditions}
-        for name, code, subject in self._open - present:
-            if name == agent and code in codes:
-                self.resolve(code, agent=agent, subject=subject)
+        with self._lock:
+            over = [key for key in self._open.keys() - present if key[0] == agent and key[1] in codes]
+        for _, code, subject in over:
+            self.resolve(code, agent=agent, subject=subject)
         for condition in conditions:
             self.report(condition.code, agent=agent, subject=condition.subject, **condition.params)
 
@@ -78,7 +97,7 @@ class _NoInbox:
 def watch_remote(settings: Settings, stop: threading.Event, *, on_ready: Callable[[], None], pulses: Pulses) -> None:
     """Send the changed documents of all agents to the fleet until `stop` is set."""
     client = DoorClient(settings, machine_id(settings.home), stop=stop)
-    reporter = _LoggedConditions()
+    reporter = _LoggedConditions(settings.home)
     with closing(RemoteQueue(settings, client, reporter)) as queue:
         for agent in settings.agents:
             name = client.agent(agent.id)

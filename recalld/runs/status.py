@@ -101,11 +101,17 @@ def _agent(agent: answers.AgentStatus, *, resting: bool) -> Iterator[Fact]:
     model = f"{agent['provider']} ({agent['model']})" if agent.get("model") else agent["provider"]
     requested = f"asked for {agent['requestedProvider']}" if agent["requestedProvider"] != agent["provider"] else ""
     reason = f": {agent['providerReason']}" if agent.get("providerReason") else ""
-    yield "provider", _joined(model, requested) + reason
+    if (address := agent["index"].get("sentTo")) is not None:
+        yield "sends to", address
+    else:
+        yield "provider", _joined(model, requested) + reason
     yield "endpoint", _yellow(_endpoint(agent.get("endpoint")))
     yield "backend", _backend(agent.get("backend"))
     yield from _spent("spent", agent.get("usage", []))
     yield "files", _files(agent["disk"], agent["index"])
+    if address is not None:
+        yield "watching", agent.get("watch") or "nothing; `recalld watch --remote` sends changes while it runs"
+        return
     sources = [
         f"{source['source']} {counted(source['files'], 'file')}, {counted(source['chunks'], 'chunk')}"
         for source in agent["index"].get("sourceCounts", ())
@@ -138,7 +144,9 @@ def _findings(agent: answers.AgentStatus) -> Iterator[Fact]:
         yield "failed", click.style(f"{letter['path']}: {letter['reason']}", fg="red")
     if len(letters) > _LISTED:
         yield "failed", f"and {len(letters) - _LISTED} more (`recalld dead list`)"
-    if letters:
+    if letters and "sentTo" in agent["index"]:
+        yield "", "mend and save it: it is sent again when it changes"
+    elif letters:
         yield "", "mend and save it, or `recalld dead retry PATH`; `recalld dead drop PATH` forgets it"
     yield from (("advice", advice["message"]) for advice in agent.get("advice", ()))
     yield from (("note", note) for note in agent.get("notes", ()))
@@ -196,10 +204,11 @@ def spent_text(provider: str, model: str, requests: int, failed: int, tokens: in
 
 def _files(disk: Mapping[str, Any], index: answers.IndexState) -> str:
     words = {name: name for name in ("missing", "stale", "vanished", "growing", "settling", "kept")}
+    words |= {"missing": "to send"} if index.get("sentTo") is not None else {}
     words |= {"leftOut": "left out", "excluded": "excluded", "excludedFolders": "folders excluded"}
     return _joined(
         "not looked at" if disk.get("files") is None else f"{disk['files']} on disk",
-        f"{index['files'] - index.get('unread', 0)} indexed",
+        f"{index['files'] - index.get('unread', 0)} {'indexed' if index.get('sentTo') is None else 'sent'}",
         *([f"{index['unread']} of no known format"] if index.get("unread") else []),
         *(f"{disk[name]} {label}" for name, label in words.items() if disk.get(name)),
         *(f"{counted(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()),

@@ -39,7 +39,7 @@ from tests.waiting import wait_until
 
 #: Megabytes of notes that workers index. Documents of the storm's agent, and the number of them for one that is poison;
 #: notes of the other agents, and those a second.
-MEGABYTES, STORM, POISON, NOTES, NOTES_A_SECOND = 8.0, 20_000, 200, 360, 12
+MEGABYTES, STORM, POISON, NOTES, NOTES_A_SECOND = 8.0, 20_000, 200, 180, 6
 
 SEARCHABLE = """
 SELECT tenant || '/' || agent || '/' || path, extract(epoch FROM max(pg_xact_commit_timestamp(c.xmin)))::float8
@@ -172,7 +172,7 @@ def storm(fleet: Fleet, number_of_agents: int) -> None:
         meter = Meter()
         for agent in calm:
             queue.mark_changed(agent, fleet.arrive(agent, [text_of(source, 50)]), lane=Lane.BACKFILL)
-        wait_until(queue.is_idle, timeout=280)
+        wait_until(queue.is_idle, timeout=280, pause=0.5)
         print(f"{len(calm):,} agents got their first note in {meter.read()[0]:.1f} s")
 
         def send(name: str) -> None:
@@ -185,7 +185,9 @@ def storm(fleet: Fleet, number_of_agents: int) -> None:
                 senders[agent.partition("/")[0]].send(agent, path, f"{number} {text_of(source, 50)}".encode())
             costs = ", ".join(f"{seconds:.0f}" for seconds in meter.read())
             waiting = queue.pending_set.pending(stormy).documents
-            times = wait_until(lambda: times if sent.keys() <= (times := dict(fleet.ask(SEARCHABLE))).keys() else None)
+            times = wait_until(
+                lambda: times if sent.keys() <= (times := dict(fleet.ask(SEARCHABLE))).keys() else None, pause=2.0
+            )
             delays = [1000 * (times[note] - at) for note, at in sent.items()] if times else []
             figures = ", ".join(f"{percentile(delays, share):.0f}" for share in (50, 90, 99))
             print(f"{name}: p50, p90, p99 {figures} ms; {waiting:,} documents of the storm wait; s {costs}")

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -81,7 +82,7 @@ class Fleet:
     """A fleet of the tenant acme with the agent anna, and an access token for its laptop."""
 
     def __init__(self, settings: Settings, urls: Urls, client: httpx.Client, admin: Administration) -> None:
-        self.settings, self.urls, self._client = settings, urls, client
+        self.settings, self.urls, self.admin, self._client = settings, urls, admin, client
         self.token = admin.add_token("acme", "laptop", rights=["ingest"], agents=["anna"])
         secret = admin.add_token("acme", "reader", rights=["search"], agents=["anna"])
         self._headers = {"Authorization": f"Bearer {secret}"}
@@ -147,7 +148,7 @@ class Laptop:
         self.home.mkdir()
         sync = "[sync]\nwatch_debounce_ms = 100\n[sync.sessions]\nquiet_seconds = 0.2\n"
         agent = f'[[agents]]\nid = "main"\nworkspace = "{self.notes}"\nsessions = ["{self.talks}"]\n'
-        (self.home / "recalld.toml").write_text(sync + agent)
+        (self.home / "recalld.toml").write_text('provider = "openai"\n' + sync + agent)  # without a key
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -162,6 +163,10 @@ class Laptop:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return recalld(*arguments, home=self.home, environment=self._variables)
+
+    def status(self) -> dict[str, Any]:
+        (agent,) = json.loads(self.run("status", "--json").stdout)["agents"]
+        return {**agent, "codes": {trouble["code"] for trouble in agent["troubles"]}}
 
     def said(self) -> str:
         return (self.home / "said").read_text()
@@ -255,3 +260,37 @@ def test_what_a_laptop_wrote_offline_arrives_once_although_it_is_killed_in_betwe
         laptop.note("50.md", "the last one")
         wait_until(lambda: "memory/50.md" in fleet.documents(), what="a later note")
         assert proxy.sent - before < 5_000, "nothing is sent twice"
+
+
+def test_status_on_a_laptop_compares_with_what_was_sent_and_names_what_stops_sending(
+    fleet: Fleet, laptops: Callable[[str], Laptop]
+):
+    with a_door(fleet) as door:
+        laptop = laptops(door.url)
+        laptop.note("a.md", "The heron stands in the reeds.\n")
+        laptop.start()
+        wait_until(lambda: laptop.status()["index"]["files"] == 1, what="a note is sent")
+        agent = laptop.status()
+        assert (agent["ok"], agent["disk"]["missing"], agent["index"]["sentTo"]) == (True, 0, door.url)
+        assert "1 on disk, 1 sent" in laptop.run("status").stdout
+        findings = json.loads(laptop.run("doctor", "--json").stdout)["findings"]
+        assert {finding["check"] for finding in findings} & {"broker", "processes", "provider"} == set()
+
+    def kept(documents: int) -> float | None:
+        """Return the beginning of the condition that this many documents wait; None without it."""
+        troubles = {trouble["code"]: trouble for trouble in laptop.status()["troubles"]}
+        is_kept = "changes_kept" in troubles and troubles["changes_kept"]["params"]["documents"] == documents
+        return troubles["changes_kept"]["since"] if is_kept else None
+
+    laptop.note("b.md", "The bittern booms at night.\n")
+    since = wait_until(lambda: kept(1), what="the door is away")
+    laptop.note("c.md", "The egret is white.\n")
+    assert wait_until(lambda: kept(2), what="two notes wait") == since
+    with a_door(fleet, door.port):
+        wait_until(lambda: (agent := laptop.status())["ok"] and agent["index"]["files"] == 3, what="all is sent")
+    fleet.admin.revoke("acme", "laptop")
+    laptop.note("d.md", "The stork nests on the roof.\n")
+    with a_door(fleet, door.port):
+        wait_until(lambda: {"door_refuses", "documents_unsent"} <= laptop.status()["codes"], what="refusal")
+    laptop.kill()
+    assert laptop.status()["codes"] == {"documents_unsent"}, "its process is gone"

@@ -54,6 +54,7 @@ class PostgresReader(PostgresSearch, RowReader):
         self._options = options or StoreOptions()
         #: The connection of this thread's snapshot, and the generation's row once it is read.
         self._snapshots = threading.local()
+        self._identity: str | None = None  # never changes
 
     @property
     def name(self) -> str:
@@ -68,11 +69,14 @@ class PostgresReader(PostgresSearch, RowReader):
         return None
 
     def meta(self, name: str) -> str | None:
+        if name == "identity" and self._identity is not None:
+            return self._identity
         # A search asks several times: a snapshot reads the row once.
         with self._read() as connection:
             if self._snapshots.row is None:
                 self._snapshots.row = dict(run(connection, STATEMENTS["meta"], self._bindings()))
             text: str | None = self._snapshots.row.get(name)
+        self._identity = text if name == "identity" else self._identity
         return text
 
     def lacks_users_words(self) -> bool:
