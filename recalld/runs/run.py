@@ -144,8 +144,8 @@ class Run:
             try:
                 settle_address(self.settings, index.agent, self.requests)
             except (RecalldError, OSError) as error:
-                what = f"{index.agent.id}: {index.choice.explanation}: {error}"
-                click.echo(f"recalld: {to_type(printable_name(what))}", err=True)
+                problem = f"{index.agent.id}: {index.choice.explanation}: {error}"
+                click.echo(f"recalld: {to_type(printable_name(problem))}", err=True)
         return self
 
     def __exit__(self, *_: object) -> None:
