@@ -165,13 +165,13 @@ def pace(done: float, *, left: float, unit: str, seconds: float) -> str:
     return f"{rate:,.{0 if rate >= 10 else 1}f} {unit}/s, about {duration(max(1.0, left / rate))} left"
 
 
-def reading(documents: Collection[T], *, unit: str = "documents") -> Iterator[T]:
+def reading(documents: Collection[T], *, unit: str = "documents", sizes: Mapping[T, int] | None = None) -> Iterator[T]:
     """Yield documents that are read one after the other, with a line of progress on standard error.
 
-    A mapping has the bytes of each, which tell the rate and the time left.
+    The `sizes`, bytes, tell the rate and the time left.
     """
     line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
-    sizes, count, done = documents if isinstance(documents, Mapping) else None, len(documents), 0.0
+    count, done = len(documents), 0.0
     total = sum(sizes.values()) / 1e6 if sizes is not None else count
     for number, document in enumerate(documents):
         if line.due:

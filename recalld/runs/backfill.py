@@ -290,7 +290,7 @@ def plan_backfill(
     for key in sizes.keys() & indexed.keys():
         if indexed[key].inode == missing[key].inode:
             sizes[key] = max(0, sizes[key] - indexed[key].size)  # a transcript is read from where the index has it
-    cost = estimates(settings)(agent, files, reading(sizes) if exact else Sample(sizes, _SAMPLE_SECONDS))
+    cost = estimates(settings)(agent, files, reading(sizes, sizes=sizes) if exact else Sample(sizes, _SAMPLE_SECONDS))
     problems, unchanged = [*selection.problems, *problems], len(stats) - len(missing)
     forecast = Forecast([*sizes.values()], cost.chunks, finished, cost.rate)
     return BackfillPlan(agent, selection, missing, other_stats, unchanged, problems, left_out, cost, forecast)

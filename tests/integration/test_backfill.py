@@ -89,7 +89,7 @@ def test_a_resumed_backfill_forecasts_the_rest_with_the_rate_of_the_last_run(com
     with grown.open("ab") as file:
         file.write(added)
     settings = Invocation(str(commands.home.parent / "recalld.toml"), str(commands.home)).settings
-    plan = plan_backfill(settings, settings.agents[0], find_transcripts([old]), exact=False)
+    plan = plan_backfill(settings, settings.agents[0], find_transcripts([old], home=settings.home), exact=False)
     cost, forecast = plan.estimate, plan.forecast
     sizes = {key.path: stat.size for key, stat in plan.transcripts.items()} | {str(grown): len(added)}
     assert (list(forecast.sizes), len(sizes)) == (list(sizes.values()), len(FORMATS))

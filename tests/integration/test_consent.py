@@ -314,7 +314,7 @@ def run_with_a_question(paid: CommandLine, *, tokens: int) -> Outcome:
     """Run a backfill of 100 texts, whose sample told so many tokens at most."""
     settings = Invocation(str(paid.home.parent / "recalld.toml"), str(paid.home)).settings
     agent = settings.agent("main")
-    selection = find_transcripts([write_transcripts(paid.home.parent / "old", 100)])
+    selection = find_transcripts([write_transcripts(paid.home.parent / "old", 100)], home=paid.home)
     remember_import(imports_path(settings.home, agent.id), selection.folders[0])
     plan = plan_backfill(settings, agent, selection, exact=False)
     assert plan.estimate.at_most is None, "a small backfill is read whole"
