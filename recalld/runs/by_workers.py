@@ -299,9 +299,6 @@ class _AgentWait:
         self.conditions = health.conditions(self._agent.id, reported_since=self._began_at)
         unable = (condition for condition in self.conditions if condition.code in _UNABLE)
         self.unable = next((condition for condition in unable if self._lasted(condition) > _UNABLE_SECONDS), None)
-        halt = backfill_halt(self._index.settings.home, self._agent.id)
-        if halt is not None and self._is_halted():
-            self.unable = Condition(ConditionCode.BACKFILL_HALTED, self._agent.id, params={"halt": halt})
         self.stopped = next(filter(self._holds_up, self.conditions), None)
         jobs = batch_jobs_of(self._index.settings, self._agent.id)
         self.jobs = [job for job in jobs if job.open and job.agent == self._agent.id]
@@ -309,6 +306,9 @@ class _AgentWait:
         version = Consents.of(self._index.settings, self._agent.id).version
         may_hold, generations = self.counts.vectors_held, self._index.generations
         self.held = held_vectors(self._agent, provider, generations, version=version) if may_hold else None
+        halt = backfill_halt(self._index.settings.home, self._agent.id)
+        if halt is not None and self._is_halted():
+            self.unable = Condition(ConditionCode.BACKFILL_HALTED, self._agent.id, params={"halt": halt})
         # A daemon goes on with them.
         waits = self.documents or self.oldest_chunk or self.building or daemon_pid(self._index.settings.home)
         self.sentences = 0 if waits else self._index.lacking_sentences()
@@ -316,7 +316,8 @@ class _AgentWait:
     def _is_halted(self) -> bool:
         """Return True if nothing of the command gets on while its backfill is halted."""
         waiting = self._broker.queue.pending_set.waiting(self._agent.id)
-        return not (waiting.live or waiting.running) and bool(waiting.backfill or self.oldest_chunk)
+        is_released = self.counts.vectors_held and self.held is None  # by a consent
+        return not (waiting.live or waiting.running) and bool(waiting.backfill or self.oldest_chunk or is_released)
 
     @property
     def is_done(self) -> bool:

@@ -160,3 +160,15 @@ def test_a_halt_stands_alone(commands: CommandLine, old: Path) -> None:
     (commands.workspace / "MEMORY.md").write_text("# Note\n\nThe heron stays.\n")
     commands.say("index")
     assert commands.agent("status")["advice"] == []
+
+
+def test_a_yes_while_a_backfill_is_paused_is_kept_and_used_once_it_goes_on(commands: CommandLine, old: Path) -> None:
+    config = commands.home.parent / "recalld.toml"
+    config.write_text(f"remote.price_per_million_tokens = 1.0\ncost.ask_above = 0\n{config.read_text()}")
+    assert commands.run("backfill", str(old))[0] == 4
+    commands.run("backfill", "--pause")
+    code, _, err = commands.run("index", "--yes")
+    assert (code, "--resume" in err, commands.server.inputs) == (1, True, 0)
+    commands.run("backfill", "--resume")
+    assert commands.run("index")[0] == 0
+    assert commands.server.inputs == commands.server.distinct > 0
