@@ -160,7 +160,7 @@ def cost_sentence(cost: Estimate) -> str:
     cut = cut_sentence(cost.cut_messages, cost.cut_characters)
     if cost.provider == "none":
         return "; ".join(filter(None, [f"{cost.reason or 'keywords only'}: nothing to pay", cut]))
-    cached = [*filter(None, [f"{cost.cached:,} cached" if cost.texts else "", cut])]
+    cached = [*filter(None, [f"{cost.cached:,} cached" if cost.cached else "", cut])]
     if not cost.to_embed:
         return ", ".join([*cached, "nothing to embed, nothing to pay"])
     most = cost.at_most or 0
