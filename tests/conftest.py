@@ -202,10 +202,10 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> PostgresServer:
+def postgres_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PostgresServer:
     """The PostgreSQL of the run, with pgvector, which its processes share."""
     folder, owner = tmp_path_factory.getbasetemp(), os.getpid()
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if hasattr(request.config, "workerinput"):  # the variable of the worker is also that of runs which it starts
         folder, owner = folder.parent, os.getppid()
     return PostgresServer.of_run(folder / "postgres", owner=owner)
 
