@@ -39,8 +39,8 @@ from schemas.status import EndpointCondition, IndexCounts
 from workers.queue.queue_tenancy import QueueTenancy
 from workers.run import run_workers
 
-#: Seconds between two looks at the queue.
-_LOOK_SECONDS = 0.1
+#: Seconds between two looks at the queue: this many times as long as a look takes, and at least and at most so long.
+_PAUSE_LOOKS, _LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 10.0, 0.1, 1.0
 
 #: Seconds that a command waits for a passing failure of the provider to end.
 _PATIENCE_SECONDS = 30.0
@@ -116,7 +116,7 @@ class Wait:
         self.line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
         self._run = run
         self._broker = broker
-        self._stop = stop
+        self._stop, self._pause = stop, _LOOK_SECONDS
         self._forecast = forecast
         self._spending = Spending(broker.health, [index.agent for index in run.indexes])
         self._agents = [_AgentWait(index, broker, patient=run.patient) for index in run.indexes]
@@ -168,7 +168,7 @@ class Wait:
             UserError: the workers are gone.
         """
         still_since: float | None = None
-        while still_since is None and not self._stop.wait(_LOOK_SECONDS):
+        while still_since is None and not self._stop.wait(self._pause):
             if not works():
                 self.line.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
@@ -195,8 +195,11 @@ class Wait:
         return [agent.final_outcome(still_since) for agent in self._agents]
 
     def _look(self) -> None:
+        began_at = time.monotonic()
         for agent in self._agents:
             agent.look()
+        pause = _PAUSE_LOOKS * (time.monotonic() - began_at)
+        self._pause = min(max(pause, _LOOK_SECONDS), _LONGEST_LOOK_SECONDS)
         self._most_documents = max(self._most_documents, sum(agent.documents for agent in self._agents))
 
     def _show(self) -> None:
