@@ -21,6 +21,7 @@ def answers(daemon: Daemon) -> list[list[dict[str, Any]]]:
     return [daemon.search(question, "--min-score", "0", "--max-results", "20") for question in QUESTIONS]
 
 
+@pytest.mark.long
 def test_a_home_is_backed_up_while_it_indexes_and_answers_the_same_when_restored(
     tmp_path: Path, workspace: Path
 ) -> None:

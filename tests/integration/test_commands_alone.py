@@ -226,6 +226,7 @@ def test_a_late_answer_is_waited_for_and_paid_once(resting: CommandLine, home: P
     assert not (home / "broker").exists()
 
 
+@pytest.mark.long
 def test_of_two_commands_at_once_the_second_waits_and_pays_nothing(resting: CommandLine, workspace: Path) -> None:
     (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
     resting.server.fail_next(Failure(delay=8))

@@ -221,6 +221,7 @@ def first_vault(daemon: Daemon) -> int:
     return 60
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", [first_notes, first_vault])
 def test_a_daemon_holds_old_texts_and_embeds_saved_ones_at_once(
     home: Path, workspace: Path, server: EmbeddingServer, write: Callable[[Daemon], int]
@@ -254,6 +255,7 @@ class Discovered(Daemon):
         return []
 
 
+@pytest.mark.long
 def test_up_after_discover_sends_no_old_session_before_a_yes(tmp_path: Path, server: EmbeddingServer) -> None:
     user = tmp_path / "user"
     sessions = user / ".codex" / "sessions" / "2026" / "02" / "03"

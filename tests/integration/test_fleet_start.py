@@ -36,6 +36,7 @@ def status(port: int, path: str) -> int:
     return 0
 
 
+@pytest.mark.long
 def test_processes_that_start_before_postgresql_wait_and_go_on(
     server: PostgresServer, redis_url: str, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def facts(daemon: Daemon) -> tuple[bool, int, list[str]]:
     return status["ok"], status["queue"]["pending"], [advice["code"] for advice in status["advice"]]
 
 
+@pytest.mark.long
 def test_a_pause_survives_a_restart_and_what_resumes_is_paid_once(
     daemon: Daemon, server: EmbeddingServer, old: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_pause_survives_a_restart_and_what_resumes_is_paid_once(
         assert server.inputs == server.distinct == daemon.status()["index"]["vectorsReady"]
 
 
+@pytest.mark.long
 def test_a_cancelled_backfill_drops_what_waits_and_keeps_the_rest_as_words(
     daemon: Daemon, server: EmbeddingServer, old: Path, home: Path
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_forgotten_import_leaves_memory_and_no_rebuild_brings_it_back(commands
     assert commands.server.inputs == sent
 
 
+@pytest.mark.long
 def test_an_import_is_forgotten_at_once_beside_a_daemon_whose_backfill_rests(daemon: Daemon, old: Path) -> None:
     with daemon:
         assert daemon.run("backfill", str(old)).returncode == 0

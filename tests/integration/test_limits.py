@@ -81,6 +81,7 @@ def test_a_wait_that_is_longer_than_an_index_waits_is_no_end_of_a_backfill(
     assert ended == code, err
 
 
+@pytest.mark.long
 def test_a_wait_under_a_daemon_is_said_with_its_reason_and_end(
     home: Path, workspace: Path, server: EmbeddingServer, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_another_model_at_another_address_waits_for_a_yes(
     assert generation(moved) != before
 
 
+@pytest.mark.long
 def test_a_daemon_holds_everything_for_a_yes_if_another_address_has_another_model(
     moved: CommandLine, second: EmbeddingServer
 ) -> None:

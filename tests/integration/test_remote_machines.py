@@ -219,6 +219,7 @@ def test_a_laptop_is_found_at_the_fleet_edited_and_deleted_and_keeps_its_secrets
         assert "content" in fleet.tables_hold("reactor")
 
 
+@pytest.mark.long
 def test_what_a_laptop_wrote_offline_arrives_once_although_it_is_killed_in_between(
     fleet: Fleet, laptops: Callable[[str], Laptop]
 ):
