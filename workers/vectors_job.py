@@ -94,9 +94,9 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 indexer,
                 seconds=runtime.timing.turn if rounds.most > 1 else ALONE_TURN_SECONDS,
                 only=turn.inline,
-                stopping=lambda: (
-                    runtime.stopping.is_set() or runtime.spent_budget(agent) is not None or runtime.halt(agent) != halt
-                ),
+                stopping=runtime.stopping.is_set,
+                # The answer that uses the budget up is paid for, and is waited for.
+                is_enough=lambda: runtime.spent_budget(agent) is not None or runtime.halt(agent) != halt,
                 most=rounds.most,
                 on_round=rounds.begins,
                 on_ready=joined,

@@ -293,6 +293,7 @@ def fill_vectors(
     on_ready: Callable[[int, float], None] = lambda _count, _seconds: None,
     only: Collection[str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    is_enough: Callable[[], bool] = lambda: False,
     most: int = MOST,
     on_round: Callable[[Sequence[str]], None] = lambda _hashes: None,
 ) -> FillReport:
@@ -300,7 +301,7 @@ def fill_vectors(
 
     `on_round` receives the text hashes of each round before it, at most `most`, and `on_ready` afterwards the number
     of committed vectors and the seconds that it took. With `only` (text hashes), other chunks belong to other jobs and
-    do not count as left. After `stopping`, the run waits for no more answers.
+    do not count as left. After `stopping`, the run waits for no answer; once it `is_enough`, it sends nothing more.
 
     Without a provider, or if vectors cannot be written, nothing happens and no chunk counts as left.
 
@@ -311,7 +312,7 @@ def fill_vectors(
     if batcher is None or store.vector_reason is not None:
         return report
     deadline = time.monotonic() + seconds
-    while report.error is None and (began_at := time.monotonic()) < deadline and not stopping():
+    while report.error is None and (began_at := time.monotonic()) < deadline and not (stopping() or is_enough()):
         enough = int(SECONDS_A_ROUND * batcher.chunks_per_second)
         count = min(most, max(FEWEST, enough, batcher.full_request))
         overdue = indexer.overdue.intersection(indexer.overdue if only is None else only)
