@@ -73,7 +73,8 @@ def plan_home(invocation: Invocation) -> Plan:
     if files:
 
         def remove_home() -> None:
-            remove_files(files, home, indexes)
+            # Processes that ended since the plan left files.
+            remove_files(files_of(home, indexes)[0], home, indexes)
             if (socket := socket_path(home)).parent.parent != home:
                 _remove(socket.parent, socket.name)
 

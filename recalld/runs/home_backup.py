@@ -27,8 +27,15 @@ from schemas.settings import Settings
 #: Settings file, and the file that only a complete backup has, with its version.
 _SETTINGS, _MANIFEST, _VERSION = "recalld.toml", "backup-version", b"1\n"
 
-#: Records of a home: workspaces, imports, folders of notes, providers that were stopped.
-_RECORDS = ("agents.json", "imports/*.json", "run/folders-*.json", "cache/stopped-*.json")
+#: Records of a home: workspaces, imports and their pauses, consents, folders of notes, providers that were stopped.
+_RECORDS = (
+    "agents.json",
+    "imports/*.json",
+    "imports/*.halt",
+    "consents/*.jsonl",
+    "run/folders-*.json",
+    "cache/stopped-*.json",
+)
 
 #: Databases beside the indexes. A text leaves its batch job after its vector is in the cache.
 _DATABASES = ("cache/batch_jobs.sqlite", "cache/embeddings.sqlite")

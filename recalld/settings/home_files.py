@@ -10,7 +10,7 @@ from pathlib import Path
 
 #: Path in a home, or in the folder of indexes as `indexes/...` -> recalld made it. Drafts of a crash are hidden files.
 _MADE = re.compile(
-    r"(?:agents|connections)\.json|namespace|id|machine-id|owner\.lock|session-ends|imports/[^/]+\.json|(?:qmd|spool)/.+"
+    r"(?:agents|connections)\.json|namespace|id|machine-id|owner\.lock|session-ends|imports/[^/]+\.(?:json|halt)|consents/[^/]+\.jsonl|(?:qmd|spool)/.+"
     r"|broker/(?:lock|owner\.lock|server|valkey\.log(?:\.1)?|valkey\.sock|temp-[^/]+|(?:appendonlydir|damaged-\d+)/.+)"
     r"|cache/(?:(?:embeddings|batch_jobs)\.sqlite[^/]*|stopped-\w+\.json|models/.+)"
     r"|sent/[^/]+/[^/]+\.sqlite[^/]*"
@@ -21,7 +21,7 @@ _MADE = re.compile(
 )
 
 #: Folders of a home that hold nothing but files of recalld, if a user put nothing into them.
-_FOLDERS = ("indexes", "cache", "broker", "log", "run", "imports", "qmd", "spool", "sent")
+_FOLDERS = ("indexes", "cache", "broker", "log", "run", "imports", "consents", "qmd", "spool", "sent")
 
 
 def size_of(path: Path) -> int | None:

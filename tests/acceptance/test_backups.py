@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from memory.embedding.consent import Consents
 from recalld.cli import run
 from tests.daemon import Daemon, recalld
 from tests.embedding_server import EmbeddingServer
@@ -73,8 +74,13 @@ def folder(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_indexes_are_restored_where_the_settings_say_and_the_cache_with_them(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert run(["--home", str(folder / "home"), "backfill", "--pause"]) == 0
+    Consents(folder / "home" / "consents" / "main.jsonl", ask_above=0.5).grant("a model", 1000)
     assert run(["--home", str(folder / "home"), "backup", str(folder / "copy")]) == 0
     assert run(["--home", str(folder / "b"), "restore", str(folder / "copy")]) == 0
+    for record in ("imports/main.halt", "consents/main.jsonl"):
+        assert (folder / "b" / record).read_bytes() == (folder / "home" / record).read_bytes()
+    assert run(["--home", str(folder / "b"), "backfill", "--resume"]) == 0
     assert (folder / "b" / "recalld.toml").read_text() == (folder / "home" / "recalld.toml").read_text()
     assert list(folder.glob("b/elsewhere/main/*.sqlite"))
     capsys.readouterr()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from memory.embedding.consent import Consents
 from tests.daemon import processes_of, recalld
 
 
@@ -63,6 +64,8 @@ def test_everything_that_recalld_made_is_removed_and_nothing_else(user: Path) ->
     done(user, "up", "--detach")
     done(user, "search", "heron")
     done(user, "emit", "reconcile")
+    done(user, "backfill", "--pause")
+    Consents(home / "consents" / "main.jsonl", ask_above=0.5).grant("a model", 1000)
     theirs = {"diary.md": "d", "indexes/main/poem.md": "p", "log/notes.txt": "n"}
     for name, text in theirs.items():
         (home / name).write_text(text)
