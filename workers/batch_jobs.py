@@ -184,6 +184,7 @@ class AgentJobs:
                     # Read again under the lock: another process may have changed it.
                     current = self.ledger.job(job.reference) if job.agent == owner else None
                     if current is not None and current.followed and not self._seconds_until(current):
+                        self._indexer.generations.look_again()  # a step may wait for the provider
                         self._step(current)
         jobs = self._report()
         is_open = any(job.open for job in jobs)

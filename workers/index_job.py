@@ -133,14 +133,14 @@ class _Turn:
     def index(self, indexer: Indexer) -> IndexReport:
         """Index until the turn is over. A document that was there at several crashes is a run of its own."""
         self._weight = self._runtime.directory.share(self._agent).weight
-        report = self._run(indexer, self._claims())
+        report = self._run(indexer, self._claims(indexer))
         while self._suspect is not None:
             claim, self._suspect = self._suspect, None
             try:
                 _add(report, self._try_alone(indexer, claim))
             finally:
                 self._quarantine.end_trial(self._job)
-            _add(report, self._run(indexer, self._claims()))
+            _add(report, self._run(indexer, self._claims(indexer)))
         return report
 
     def done(self, indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
@@ -189,12 +189,13 @@ class _Turn:
     def _run(self, indexer: Indexer, keys: Iterator[DocumentKey]) -> IndexReport:
         return indexer.index(keys, lane=self._lane, on_done=partial(self.done, indexer), out_of_time=self.over)
 
-    def _claims(self) -> Iterator[DocumentKey]:
+    def _claims(self, indexer: Indexer) -> Iterator[DocumentKey]:
         """Yield documents until the turn is over, or until one has to be tried alone."""
         while not self.over():
             claim, self._first = self._first, None
             if claim is None:
                 claim = self._pending_set.claim(self._agent, lane=self._lane, job=self._job, limit=CLAIM)
+                indexer.generations.look_again()  # the documents are as new as their marks
             self._claimed = True
             self._taken.update(dict.fromkeys(claim.documents))
             self.busy, self._drained = claim.rest == "busy", claim.rest == ""

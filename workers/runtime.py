@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -87,10 +88,13 @@ class Runtime:
     ) -> None:
         self.settings = settings
         self.directory: AgentDirectory = settings
+        self._shared_reads: Callable[[Scope], AbstractContextManager[None]] = lambda _: nullcontext()
         if settings.store.url is not None:
+            from memory.store.postgres.connection import Database
             from memory.store.postgres.directory import FleetDirectory
 
             self.directory = FleetDirectory.of(settings)
+            self._shared_reads = Database.of(settings.store).shared_reads
         self.timing = timing
         self.queue = queue
         self.health = health
@@ -104,12 +108,17 @@ class Runtime:
         self._lock = threading.Lock()
         self._indexers: OpenIndexes[Indexer] = OpenIndexes(MAX_OPEN_AGENTS)
 
-    def indexer(self, agent_id: str) -> AbstractContextManager[Indexer]:
+    @contextmanager
+    def indexer(self, agent_id: str) -> Iterator[Indexer]:
         """Lend an agent's indexer; it is not closed while lent. Raises KeyError for an unknown agent."""
         agent = self.directory.agent(agent_id)
         if choice_path(self.settings.home, agent_id).exists():
             agent = with_batch_jobs(agent)
-        return self._indexers.lease(agent_id, partial(self._open, agent), partial(self._token, agent))
+        with (
+            self._shared_reads(Scope.of(agent_id)),
+            self._indexers.lease(agent_id, partial(self._open, agent), partial(self._token, agent)) as indexer,
+        ):
+            yield indexer
 
     def owns(self) -> bool:
         """Return True if this process owns the indexes of the home."""

@@ -36,7 +36,7 @@ class PostgresTables:
         self._tenant = tenant
 
     def read(self, statement: str, row: Row) -> Rows:
-        with self._database.transaction(self._tenant, read_only=True) as connection:
+        with self._database.reading(self._tenant) as connection:
             return self._run(connection, statement, row)
 
     def transaction(self, work: Callable[[Run], T]) -> T:

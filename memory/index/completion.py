@@ -334,6 +334,7 @@ def fill_vectors(
             missing = {} if vectors and len(whole) == len(missing) else whole
         if missing:
             agent, dimensions = indexer.agent.id, dimensions_of(store)
+            indexer.generations.look_again()
             ticket = batcher.submit(missing, lane=lane, agent=agent, dimensions=dimensions)
             try:
                 until = time.monotonic() + ROUND_TIMEOUT_SECONDS

@@ -129,6 +129,9 @@ class GenerationWriter(Generations):
                 raise
             return self.open_writer(fingerprint)  # one was replaced and deleted meanwhile
 
+    def look_again(self) -> None:
+        """Let this thread see what has changed since it began to read."""
+
     def is_first(self, store: Store) -> bool:
         """Return True if a store is still the target. Changes written to another store alone may be lost."""
         current, target = self._existing()

@@ -202,6 +202,7 @@ class Indexer:
     def _request_vectors(self, run: _Run, batch: CommitBatch) -> CommitBatch:
         """Find the batch's vectors, or request them if they will come soon enough and may be paid for."""
         store, lane = run.target, run.lane
+        self.generations.look_again()  # a text that was paid for a moment ago is not paid for again
         batch.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
         texts = {chunk.text_hash: chunk.text for plan in batch.plans for chunk in plan.write.added}
         batch.unpaid = set(texts) if run.holds else set()
@@ -250,6 +251,7 @@ class Indexer:
 
     def _commit(self, run: _Run, batch: CommitBatch, attempt: int) -> None:
         if batch.ticket is not None:
+            self.generations.look_again()  # no transaction stays open while it waits
             batch.ticket.wait(max(0.0, batch.deadline - self._clock()))
             batch.ticket.cancel()
             batch.vectors.update(batch.ticket.results())

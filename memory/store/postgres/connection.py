@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from memory.store.errors import StoreAway, StoreBusy, StoreFull, StoreRefuses, StoreUnreadable
 from memory.store.postgres.schema import SCHEMA_NUMBER
 from schemas.agents import NAME, Scope
+from schemas.errors import RecalldError
 from schemas.version import install_command
 
 try:
@@ -32,6 +36,9 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 #: Seconds to wait for a connection; seconds without a free one before the server tells the reason; most connections
 #: of one process.
 CONNECT_SECONDS, PATIENCE_SECONDS, POOL_SIZE = 5, 0.25, 10
+
+#: Seconds for which shared reads see one state.
+SHARED_SECONDS = 1.0
 
 #: Seconds without a statement after which the server ends a transaction: the host of its process may be cut off.
 IDLE_SECONDS = 60.0
@@ -150,6 +157,23 @@ def read_facts(connection: Connection) -> ServerFacts:
     return ServerFacts._make([*facts, *numbers])
 
 
+@dataclass(slots=True)
+class _SharedReads:
+    """The transaction that reads of one tenant's rows share, and the rows that they asked for."""
+
+    tenant: str
+    begun_at: float = -math.inf  # monotonic
+    connection: Connection | None = None
+    open: ExitStack = field(default_factory=ExitStack)
+    rows: dict[object, list[tuple[Any, ...]]] = field(default_factory=dict)
+
+    def end(self) -> None:
+        self.connection = None
+        self.rows.clear()
+        with suppress(RecalldError):  # nothing was written
+            self.open.close()
+
+
 class Database:
     """Pool of connections to one PostgreSQL. It checks server, tables and user at first use.
 
@@ -162,8 +186,8 @@ class Database:
     def __init__(self, url: str) -> None:
         self._url = url
         self._pool: ConnectionPool[Connection] | None = None
-        #: Tenant and connection of this thread's snapshot.
-        self._snapshots = threading.local()
+        #: Of each thread: tenant and connection of its snapshot, and its shared reads.
+        self._of_thread = threading.local()
 
     @classmethod
     def of(cls, store: StoreSettings) -> Database:
@@ -194,26 +218,80 @@ class Database:
         if not NAME.fullmatch(tenant):
             raise ValueError(f"{tenant!r} is no name of a tenant")
         seconds = (statement_seconds, lock_seconds, idle_seconds)
-        with self._begin(tenant, read_only=read_only, seconds=seconds) as connection:
-            yield connection
+        if not read_only:
+            self.look_again()  # a thread has one connection at a time
+        try:
+            with self._begin(tenant, read_only=read_only, seconds=seconds) as connection:
+                yield connection
+        finally:
+            if not read_only:
+                self.look_again()  # what was read meanwhile did not see the changes
 
     @contextmanager
     def snapshot(self, scope: Scope) -> Iterator[None]:
         """Let this thread's `reading` of one tenant's rows within the context be a single transaction."""
-        before = getattr(self._snapshots, "connection", None)
-        with self.transaction(scope, read_only=True) as connection:
-            self._snapshots.connection = scope.tenant, connection
+        before = getattr(self._of_thread, "snapshot", None)
+        with self.reading(scope) as connection:
+            self._of_thread.snapshot = scope.tenant, connection
             try:
                 yield
             finally:
-                self._snapshots.connection = before
+                self._of_thread.snapshot = before
 
-    def reading(self, scope: Scope) -> AbstractContextManager[Connection]:
-        """Lend a connection that reads the rows of a tenant, in this thread's snapshot or in a transaction."""
-        tenant, connection = getattr(self._snapshots, "connection", None) or ("", None)
-        if connection is not None and tenant == scope.tenant:
+    @contextmanager
+    def shared_reads(self, scope: Scope) -> Iterator[None]:
+        """Let this thread's `reading` of one tenant's rows within the context share transactions.
+
+        One of them lasts until the thread writes, looks again, or for `SHARED_SECONDS`.
+        """
+        self._of_thread.shared = shared = _SharedReads(scope.tenant)
+        try:
+            yield
+        finally:
+            self._of_thread.shared = None
+            shared.end()
+
+    def look_again(self) -> None:
+        """End the transaction of this thread's shared reads: the next one sees what has changed since."""
+        shared: _SharedReads | None = getattr(self._of_thread, "shared", None)
+        if shared is not None and shared.connection is not None:
+            shared.end()
+
+    def reading(self, scope: Scope | str) -> AbstractContextManager[Connection]:
+        """Lend a connection that reads a tenant's rows: of the thread's snapshot or shared reads, or a new one."""
+        asked = scope.tenant if isinstance(scope, Scope) else scope
+        tenant, connection = getattr(self._of_thread, "snapshot", None) or ("", None)
+        if connection is not None and tenant == asked:
             return nullcontext(connection)
+        shared: _SharedReads | None = getattr(self._of_thread, "shared", None)
+        if shared is not None and shared.tenant == asked:
+            return self._sharing(shared)
         return self.transaction(scope, read_only=True)
+
+    def rows(self, scope: Scope, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement; a transaction of shared reads asks for them once."""
+        with self.reading(scope) as connection:
+            shared: _SharedReads | None = getattr(self._of_thread, "shared", None)
+            if shared is None or shared.connection is not connection:
+                return connection.execute(statement.encode(), values).fetchall()
+            if (statement, values) not in shared.rows:
+                shared.rows[statement, values] = connection.execute(statement.encode(), values).fetchall()
+            return shared.rows[statement, values]
+
+    @contextmanager
+    def _sharing(self, shared: _SharedReads) -> Iterator[Connection]:
+        now = time.monotonic()
+        if shared.connection is not None and now - shared.begun_at > SHARED_SECONDS:
+            shared.end()
+        if shared.connection is None:
+            shared.connection = shared.open.enter_context(self.transaction(shared.tenant, read_only=True))
+            shared.begun_at = now
+        try:
+            with translated():
+                yield shared.connection
+        except BaseException:
+            shared.end()  # an error breaks the transaction
+            raise
 
     @contextmanager
     def directory(self) -> Iterator[Connection]:
