@@ -47,11 +47,10 @@ class Fleet:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
-        postgres = PostgresServer.migrated(folder / "postgres")
+        PostgresServer.migrated(folder / "postgres")
+        # As in use, the server plans by the statistics of its tables.
+        postgres = PostgresServer(folder / "postgres", autovacuum="on", track_commit_timestamp="on")
         stack.callback(postgres.kill)
-        postgres.start()
-        postgres.execute("ALTER SYSTEM SET track_commit_timestamp = on")
-        postgres.kill()
         postgres.start()
         self.postgres = int((folder / "postgres/data/postmaster.pid").read_text().split()[0])
         urls = postgres.urls()

@@ -67,16 +67,18 @@ CREATE TABLE recalld.generations (
 CREATE UNIQUE INDEX generations_current ON recalld.generations (tenant, agent) WHERE state = 'current';
 CREATE UNIQUE INDEX generations_next ON recalld.generations (tenant, agent) WHERE state = 'next';
 
+-- The generation leads the indexes of its rows, and tenant and agent end them. The planner takes the three for
+-- independent: where they lead together it expects one row, and reads a large agent whole instead of a single document.
 CREATE TABLE recalld.files (
     {_KEY}, id bigint, source {TEXT} NOT NULL, path {TEXT} NOT NULL, size bigint NOT NULL, mtime_ns bigint NOT NULL,
     inode numeric(20) NOT NULL, ctime_ns bigint, content_hash {TEXT} NOT NULL, revision bigint NOT NULL,
     indexed_at {_DOUBLE} NOT NULL, notes text NOT NULL, touches integer NOT NULL DEFAULT 0,
     position_offset bigint, position_lines bigint, position_digest {TEXT}, position_state text,
     name {TEXT} GENERATED ALWAYS AS ({FILE_NAME}) STORED,
-    PRIMARY KEY (tenant, agent, generation, id), UNIQUE (tenant, agent, generation, source, path)
+    PRIMARY KEY (generation, id, tenant, agent), UNIQUE (generation, source, path, tenant, agent)
 ) PARTITION BY HASH (tenant, agent);
 -- A column, because under row security an index on an expression serves no search.
-CREATE INDEX files_by_name ON recalld.files (tenant, agent, generation, name);
+CREATE INDEX files_by_name ON recalld.files (generation, name, tenant, agent);
 
 -- A chunk with a negative ordinal is stale: it was at -1 - ordinal. `words` are the tokens of the text in order, with
 -- spaces between and around them; `users_words` those of a transcript's user. The vector stays in the row, so that a
@@ -87,14 +89,14 @@ CREATE TABLE recalld.chunks (
     embedding halfvec STORAGE MAIN COMPRESSION pglz,
     vector_state text NOT NULL CHECK (vector_state IN ('ready', 'pending', 'refused', 'unread')),
     text text NOT NULL, words {TEXT} NOT NULL, users_words {TEXT}, sentence_users bytea, sentence_signs bytea,
-    PRIMARY KEY (tenant, agent, generation, id), CHECK ((vector_state = 'ready') = (embedding IS NOT NULL))
+    PRIMARY KEY (generation, id, tenant, agent), CHECK ((vector_state = 'ready') = (embedding IS NOT NULL))
 ) PARTITION BY HASH (tenant, agent);
-CREATE INDEX chunks_by_file ON recalld.chunks (tenant, agent, generation, file_id, ordinal);
-CREATE INDEX chunks_by_hash ON recalld.chunks (tenant, agent, generation, text_hash);
-CREATE INDEX chunks_pending ON recalld.chunks (tenant, agent, generation, id) WHERE vector_state = 'pending';
-CREATE INDEX chunks_refused ON recalld.chunks (tenant, agent, generation, file_id, ordinal)
+CREATE INDEX chunks_by_file ON recalld.chunks (generation, file_id, ordinal, tenant, agent);
+CREATE INDEX chunks_by_hash ON recalld.chunks (generation, text_hash, tenant, agent);
+CREATE INDEX chunks_pending ON recalld.chunks (generation, id, tenant, agent) WHERE vector_state = 'pending';
+CREATE INDEX chunks_refused ON recalld.chunks (generation, file_id, ordinal, tenant, agent)
     WHERE vector_state = 'refused';
-CREATE INDEX chunks_unread ON recalld.chunks (tenant, agent, generation, refusal, file_id)
+CREATE INDEX chunks_unread ON recalld.chunks (generation, refusal, file_id, tenant, agent)
     WHERE vector_state = 'unread';
 
 CREATE TABLE recalld.dead_letters (
