@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import KEPT_CORRUPT_FILES, GenerationWriter, IndexOwner, new_name
 from memory.index.generations import CURRENT, NEXT
-from memory.index.postgres_generations import SELECT_GENERATIONS, GenerationRow, PostgresGenerations
+from memory.index.postgres_generations import GenerationRow, PostgresGenerations
 from memory.store.postgres.connection import Connection, Database
 from memory.store.postgres.writer import PostgresStore
 from memory.store.writer import Store
@@ -163,8 +163,7 @@ class PostgresGenerationWriter(PostgresGenerations, GenerationWriter):
         with self._lock:
             if self._connection is None:
                 return super()._rows()
-            rows = self._connection.execute(SELECT_GENERATIONS.encode(), (self._scope.tenant, self._scope.agent))
-            self._last_rows = [GenerationRow(*row) for row in rows]
+            self._read(self._connection)
             return self._last_rows
 
     def _existing(self) -> tuple[str | None, str | None]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from memory.index.fingerprint import embedding_of
 from memory.index.generations import CURRENT, GenerationFacts, Generations
 from memory.store.options import StoreOptions
-from memory.store.postgres.connection import Database
+from memory.store.postgres.connection import Connection, Database, Rows
 from memory.store.postgres.reader import PostgresReader
 from memory.store.reader import StoreReader
 from schemas.agents import Scope
@@ -94,7 +94,14 @@ class PostgresGenerations(Generations):
         now = time.monotonic()
         # The first generation counts at once: a run that made it looks for its documents.
         if not self._last_rows or now - self._read_at > self._memory_seconds:
-            rows = self._database.rows(self._scope, SELECT_GENERATIONS, (self._scope.tenant, self._scope.agent))
-            self._last_rows = [GenerationRow(*row) for row in rows]
+            with self._database.reading(self._scope) as connection:
+                self._read(connection)
             self._read_at = now
         return self._last_rows
+
+    def _read(self, connection: Connection) -> None:
+        def read() -> Rows:
+            return connection.execute(SELECT_GENERATIONS, (self._scope.tenant, self._scope.agent)).fetchall()
+
+        rows = self._database.once(connection, ("generations", self._scope), read)
+        self._last_rows = [GenerationRow(*row) for row in rows]

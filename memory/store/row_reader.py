@@ -113,9 +113,13 @@ class RowReader(StoreReader):
     def _fetch(self, statement: str, **bindings: object) -> list[tuple[Any, ...]]:
         """Return all rows of the statement of this name."""
 
+    def _once(self, statement: str, **names: str) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement, as `_fetch` does; a store may ask for them once in a transaction."""
+        return self._fetch(statement, **names)
+
     def _file(self, key: DocumentKey) -> FileRow | None:
         source, path = name_of(key)
-        rows = self._fetch("file", source=source, path=path)
+        rows = self._once("file", source=source, path=path)
         return FileRow.of(rows[0]) if rows else None
 
     def file(self, key: DocumentKey) -> IndexedFile | None:

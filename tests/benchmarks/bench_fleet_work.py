@@ -194,8 +194,10 @@ def storm(fleet: Fleet, number_of_agents: int) -> None:
 
         send("quiet")
         texts = [f"{place} {text_of(source, 50)} {'poisonous' * (place % POISON == 7)}" for place in range(STORM)]
-        for key in fleet.arrive(stormy, texts):
-            queue.mark_changed(stormy, [key], lane=Lane.LIVE)
+        keys = fleet.arrive(stormy, texts)
+        for start in range(0, STORM, 500):
+            queue.mark_changed(stormy, keys[start : start + 500], lane=Lane.LIVE)
+        print(f"{queue.pending_set.pending(stormy).documents:,} documents of the storm wait")
         send("storm")
         print(f"MB of workers and door {peak_mb(*pids, pid)}; connections {fleet.connections()}")
 

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from schemas.settings import StoreSettings
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+Rows: TypeAlias = list[tuple[Any, ...]]
 
 #: Seconds to wait for a connection; seconds without a free one before the server tells the reason; most connections
 #: of one process.
@@ -158,16 +159,22 @@ def read_facts(connection: Connection) -> ServerFacts:
 
 
 @dataclass(slots=True)
-class _SharedReads:
-    """The transaction that reads of one tenant's rows share, and the rows that they asked for."""
+class _Reads:
+    """The transaction that reads of one tenant's rows share, and the answers to their queries."""
 
     tenant: str
     begun_at: float = -math.inf  # monotonic
     connection: Connection | None = None
+    users: int = 0
+    is_over: bool = False
     open: ExitStack = field(default_factory=ExitStack)
-    rows: dict[object, list[tuple[Any, ...]]] = field(default_factory=dict)
+    rows: dict[Hashable, Rows] = field(default_factory=dict)
 
     def end(self) -> None:
+        """End the transaction after its last user."""
+        self.is_over = self.users > 0
+        if self.is_over:
+            return
         self.connection = None
         self.rows.clear()
         with suppress(RecalldError):  # nothing was written
@@ -186,7 +193,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self._url = url
         self._pool: ConnectionPool[Connection] | None = None
-        #: Of each thread: tenant and connection of its snapshot, and its shared reads.
+        #: Of each thread: the reads of its `snapshot`, and its `shared` ones.
         self._of_thread = threading.local()
 
     @classmethod
@@ -232,7 +239,9 @@ class Database:
         """Let this thread's `reading` of one tenant's rows within the context be a single transaction."""
         before = getattr(self._of_thread, "snapshot", None)
         with self.reading(scope) as connection:
-            self._of_thread.snapshot = scope.tenant, connection
+            shared: _Reads | None = getattr(self._of_thread, "shared", None)
+            is_shared = shared is not None and shared.connection is connection
+            self._of_thread.snapshot = shared if is_shared else _Reads(scope.tenant, connection=connection)
             try:
                 yield
             finally:
@@ -244,7 +253,7 @@ class Database:
 
         One of them lasts until the thread writes, looks again, or for `SHARED_SECONDS`.
         """
-        self._of_thread.shared = shared = _SharedReads(scope.tenant)
+        self._of_thread.shared = shared = _Reads(scope.tenant)
         try:
             yield
         finally:
@@ -253,45 +262,49 @@ class Database:
 
     def look_again(self) -> None:
         """End the transaction of this thread's shared reads: the next one sees what has changed since."""
-        shared: _SharedReads | None = getattr(self._of_thread, "shared", None)
+        shared: _Reads | None = getattr(self._of_thread, "shared", None)
         if shared is not None and shared.connection is not None:
             shared.end()
 
     def reading(self, scope: Scope | str) -> AbstractContextManager[Connection]:
         """Lend a connection that reads a tenant's rows: of the thread's snapshot or shared reads, or a new one."""
-        asked = scope.tenant if isinstance(scope, Scope) else scope
-        tenant, connection = getattr(self._of_thread, "snapshot", None) or ("", None)
-        if connection is not None and tenant == asked:
-            return nullcontext(connection)
-        shared: _SharedReads | None = getattr(self._of_thread, "shared", None)
-        if shared is not None and shared.tenant == asked:
+        tenant = scope.tenant if isinstance(scope, Scope) else scope
+        snapshot: _Reads | None = getattr(self._of_thread, "snapshot", None)
+        if snapshot is not None and snapshot.connection is not None and snapshot.tenant == tenant:
+            return nullcontext(snapshot.connection)
+        shared: _Reads | None = getattr(self._of_thread, "shared", None)
+        if shared is not None and shared.tenant == tenant:
             return self._sharing(shared)
         return self.transaction(scope, read_only=True)
 
-    def rows(self, scope: Scope, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement; a transaction of shared reads asks for them once."""
-        with self.reading(scope) as connection:
-            shared: _SharedReads | None = getattr(self._of_thread, "shared", None)
-            if shared is None or shared.connection is not connection:
-                return connection.execute(statement.encode(), values).fetchall()
-            if (statement, values) not in shared.rows:
-                shared.rows[statement, values] = connection.execute(statement.encode(), values).fetchall()
-            return shared.rows[statement, values]
+    def once(self, connection: Connection, query: Hashable, read: Callable[[], Rows]) -> Rows:
+        """Return what `read` reads by a connection. A snapshot, and shared reads, ask each query once."""
+        for name in ("snapshot", "shared"):
+            reads: _Reads | None = getattr(self._of_thread, name, None)
+            if reads is not None and reads.connection is connection:
+                if query not in reads.rows:
+                    reads.rows[query] = read()
+                return reads.rows[query]
+        return read()
 
     @contextmanager
-    def _sharing(self, shared: _SharedReads) -> Iterator[Connection]:
-        now = time.monotonic()
-        if shared.connection is not None and now - shared.begun_at > SHARED_SECONDS:
+    def _sharing(self, shared: _Reads) -> Iterator[Connection]:
+        if time.monotonic() - shared.begun_at > SHARED_SECONDS:
             shared.end()
         if shared.connection is None:
             shared.connection = shared.open.enter_context(self.transaction(shared.tenant, read_only=True))
-            shared.begun_at = now
+            shared.begun_at = time.monotonic()
+        shared.users += 1
         try:
             with translated():
                 yield shared.connection
         except BaseException:
-            shared.end()  # an error breaks the transaction
+            shared.is_over = True  # an error breaks the transaction
             raise
+        finally:
+            shared.users -= 1
+            if shared.is_over:
+                shared.end()
 
     @contextmanager
     def directory(self) -> Iterator[Connection]:

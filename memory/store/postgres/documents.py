@@ -65,10 +65,14 @@ class FleetDocuments:
     def held(self, key: DocumentKey) -> HeldDocument | None:
         """Return a document as it is now, None without it."""
         with self._reading() as connection:
-            row = connection.execute(SELECT_ONE, self._names(key)).fetchone()
-        if row is None:
+            rows = self._database.once(
+                connection,
+                ("document", self._scope, key),
+                lambda: connection.execute(SELECT_ONE, self._names(key)).fetchall(),
+            )
+        if not rows:
             return None
-        *facts, machine, format_name = row
+        *facts, machine, format_name = rows[0]
         return HeldDocument(key, _stat(*facts), machine, format_name)
 
     def removed(self, keys: Collection[DocumentKey]) -> set[DocumentKey]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Self
 
 from memory.chunking.segmenting import index_text
 from memory.store.options import StoreOptions
-from memory.store.postgres.connection import Connection, Database
+from memory.store.postgres.connection import Connection, Database, Rows
 from memory.store.postgres.rows import OF, STATEMENTS, run
 from memory.store.postgres.search import PostgresSearch
 from memory.store.postgres.words import tokens_of
@@ -52,7 +52,7 @@ class PostgresReader(PostgresSearch, RowReader):
         self._scope = scope
         self._generation = generation
         self._options = options or StoreOptions()
-        #: The connection of this thread's snapshot, and the generation's row once it is read.
+        #: The connection of this thread's snapshot.
         self._snapshots = threading.local()
         self._identity: str | None = None  # never changes
 
@@ -71,11 +71,8 @@ class PostgresReader(PostgresSearch, RowReader):
     def meta(self, name: str) -> str | None:
         if name == "identity" and self._identity is not None:
             return self._identity
-        # A search asks several times: a snapshot reads the row once.
-        with self._read() as connection:
-            if self._snapshots.row is None:
-                self._snapshots.row = dict(run(connection, STATEMENTS["meta"], self._bindings()))
-            text: str | None = self._snapshots.row.get(name)
+        facts: dict[str, str] = dict(self._once("meta"))
+        text = facts.get(name)
         self._identity = text if name == "identity" else self._identity
         return text
 
@@ -119,12 +116,17 @@ class PostgresReader(PostgresSearch, RowReader):
             yield connection
             return
         with self._database.reading(self._scope) as connection:
-            self._snapshots.connection, self._snapshots.row = connection, None
+            self._snapshots.connection = connection
             try:
                 yield connection
             finally:
                 self._snapshots.connection = None
 
-    def _fetch(self, statement: str, **bindings: object) -> list[tuple[Any, ...]]:
+    def _fetch(self, statement: str, **bindings: object) -> Rows:
         with self._read() as connection:
             return run(connection, STATEMENTS[statement], self._bindings(**bindings))
+
+    def _once(self, statement: str, **names: str) -> Rows:
+        query = (statement, self._scope, self._generation, *names.values())
+        with self._read() as connection:
+            return self._database.once(connection, query, lambda: self._fetch(statement, **names))
