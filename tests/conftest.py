@@ -23,26 +23,20 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from hypothesis import HealthCheck
-from hypothesis import settings as hypothesis_settings
 
 from memory.status.run_files import socket_path
 from memory.store.postgres.connection import Database
 from schemas.settings import Settings
 from tests.batch_server import BatchServer
+from tests.examples import register_profiles
+from tests.forked import forking
 from tests.leftovers import keep_orphans, must_end, nothing_left
 from tests.postgres_server import PostgresServer, Urls
 from workers.queue.connection import connect, namespace
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
-# The same examples each time, so that a red run is about what was changed. `--hypothesis-profile=default` looks for new
-# ones. How long one of them takes, to make or to try, says nothing on a busy machine.
-hypothesis_settings.register_profile(
-    "repeated", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-hypothesis_settings.load_profile("repeated")
-
+register_profiles()
 
 _exit_status = pytest.StashKey[int]()
 
@@ -153,6 +147,13 @@ def _own_signals() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     keep_orphans()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forking(_own_signals: None) -> Iterator[None]:
+    """Not below a test, which ends what it started."""
+    with forking():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.forked import command_line
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -30,14 +31,32 @@ def recalld(
 ) -> subprocess.CompletedProcess[str]:
     """Run one command, with `payload` as its input, and return what it printed; never raises for its exit code."""
     options = ["--home", str(home)] if home is not None else []
+    variables = clean_environment(environment)
     return subprocess.run(
-        [sys.executable, "-m", "recalld", *options, *arguments],
+        command_line([*options, *arguments], variables),
         cwd=folder,
-        env=clean_environment(environment),
+        env=variables,
         input=payload,
         capture_output=True,
         text=True,
         timeout=timeout,
+    )
+
+
+def started(
+    *arguments: str,
+    home: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path = REPOSITORY,
+    **options: Any,
+) -> subprocess.Popen[Any]:
+    """Start one command, which runs beside the test. `options` are those of `subprocess.Popen`."""
+    home_option = ["--home", str(home)] if home is not None else []
+    return subprocess.Popen(
+        [sys.executable, "-m", "recalld", *home_option, *arguments],
+        cwd=folder,
+        env=clean_environment(environment),
+        **options,
     )
 
 
@@ -89,14 +108,9 @@ class Daemon:
         """Start it and wait until it answers."""
         before = len(self.said())
         with self.printed.open("a") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "recalld", *self.options(), "up", *self.up_options(), "--port", "0"],
-                cwd=self.folder,
-                env=clean_environment(self.environment),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            words = [*self.options(), "up", *self.up_options(), "--port", "0"]
+            where = {"environment": self.environment, "folder": self.folder}
+            self.process = started(*words, **where, stdout=output, stderr=subprocess.STDOUT, text=True)
         wait_until(lambda: self.running() and "Ctrl-C" in self.said()[before:], timeout=120, what=self.said())
 
     def stop(self) -> int:
@@ -135,6 +149,10 @@ class Daemon:
         options = {"environment": self.environment, "folder": self.folder, **options}
         return recalld(*self.options(), *arguments, **options)
 
+    def started(self, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
+        """Start another recalld command against the same home, which runs beside the test."""
+        return started(*self.options(), *arguments, **options)
+
     def up_options(self) -> list[str]:
         """Return the options of `up` that name the agents."""
         return ["--workspace", str(self.workspace)]
@@ -161,11 +179,8 @@ class Daemon:
     @contextmanager
     def beside(self, *arguments: str) -> Iterator[None]:
         """Run another long-running command in the same home until the block ends; it is up when the block begins."""
-        command = [sys.executable, "-m", "recalld", *self.options(), *arguments, "--supervised"]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(
-            command, cwd=REPOSITORY, env=clean_environment(), stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
-        ) as other:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with self.started(*arguments, "--supervised", **pipes) as other:
             assert other.stdout is not None
             assert other.stdout.readline() == b"ready\n"
             yield

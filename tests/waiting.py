@@ -9,24 +9,31 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: Seconds between two questions whose answer takes no time.
+LONGEST_PAUSE_SECONDS = 0.05
+
 
 def wait_until(predicate: Callable[[], T], *, timeout: float = 120.0, what: str = "", pause: float = 0.01) -> T:
-    """Return the predicate's first true value, asked for every `pause` seconds.
+    """Return the predicate's first true value, asked for every `pause` seconds, and less often later on.
+
+    Asking takes processor time from what is waited for: it takes half of one processor at most.
 
     `timeout` is no statement about speed: it ends a test that is red anyway, on a machine that does ten other things.
 
     Raises:
         AssertionError: it was not true within `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
     tick = threading.Event()
     while True:
+        asked = time.monotonic()
         value = predicate()
         if value:
             return value
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > begun + timeout:
             raise AssertionError(f"not within {timeout} s: {what or predicate}")
-        tick.wait(pause)
+        tick.wait(max(pause, now - asked, min((now - begun) / 20, LONGEST_PAUSE_SECONDS)))
 
 
 class Clock:

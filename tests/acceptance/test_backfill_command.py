@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from memory.store.reader import StoreReader
-from tests.daemon import REPOSITORY, Daemon, clean_environment
+from tests.daemon import Daemon
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import FORMATS, message_line, transcript
 from tests.waiting import wait_until
@@ -43,13 +42,10 @@ def daemon(home: Path, workspace: Path, server: EmbeddingServer) -> Daemon:
     return Daemon(home, workspace, provider="openai", config=config)
 
 
-def started(daemon: Daemon, *arguments: str) -> subprocess.Popen[str]:
-    """A backfill that runs beside the test."""
-    command = [sys.executable, "-m", "recalld", *daemon.options(), "backfill", *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command, cwd=REPOSITORY, env=clean_environment(), stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    )
+def started(daemon: Daemon, folder: Path) -> subprocess.Popen[str]:
+    """Start a backfill that no signal of the terminal reaches."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return daemon.started("backfill", str(folder), **pipes, start_new_session=True)
 
 
 def read(home: Path, what: Callable[[StoreReader], int]) -> int:
@@ -64,7 +60,7 @@ def test_ctrl_c_leaves_the_daemon_at_work_and_the_same_command_finds_nothing_lef
 ) -> None:
     with daemon:
         server.open.clear()
-        command = started(daemon, str(old))
+        command = started(daemon, old)
         wait_until(lambda: server.requests, what="the daemon's workers send something")
         command.send_signal(signal.SIGINT)
         out, err = command.communicate(timeout=120)
@@ -92,7 +88,7 @@ def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
         lines = [message_line("plain", "user", f"{number} {line} " + "filler words " * 120) for line in range(40)]
         (large / f"{number}.jsonl").write_bytes(b"".join(lines))
     with daemon:
-        command = started(daemon, str(large))
+        command = started(daemon, large)
         try:
             wait_until(
                 lambda: read(home, lambda reader: reader.counts().chunks) > 1_000, what="the backfill is under way"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.daemon import REPOSITORY, clean_environment
+from tests.forked import command_line
 
 
 class User:
@@ -37,12 +37,12 @@ class User:
         for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "OPENCLAW_STATE_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
             environment.pop(name, None)
         ended = subprocess.run(
-            [sys.executable, "-m", "recalld", *arguments],
+            command_line(arguments, environment),
             cwd=self.folder,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
         )
         assert "sk-secret" not in ended.stdout + ended.stderr
         return ended

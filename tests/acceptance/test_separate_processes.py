@@ -6,14 +6,13 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 
-from tests.daemon import REPOSITORY, clean_environment
+from tests.daemon import started
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -23,13 +22,7 @@ def part(*arguments: str, home: Path, environment: dict[str, str]) -> Iterator[P
     """One long-running command until the block ends; what it logs is in the file."""
     log = home.parent / f"{'-'.join(arguments).replace('/', '')}.log"
     with log.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "recalld", "--home", str(home), *arguments],
-            cwd=REPOSITORY,
-            env=clean_environment(environment),
-            stderr=file,
-            stdin=subprocess.DEVNULL,
-        )
+        process = started(*arguments, home=home, environment=environment, stderr=file, stdin=subprocess.DEVNULL)
         try:
             yield log
         finally:

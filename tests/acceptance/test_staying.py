@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.daemon import REPOSITORY, processes_of, recalld
+from tests.daemon import processes_of, recalld, started
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 
@@ -76,8 +75,7 @@ def test_a_stop_while_something_is_indexed_finishes_it(home: Path, workspace: Pa
         server.open.clear()
         assert recalld(*options, "up", "--detach", home=home).returncode == 0
         wait_until(lambda: server.in_flight)
-        command = [sys.executable, "-m", "recalld", "--home", str(home), "stop"]
-        with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as stopping:
+        with started("stop", home=home, stderr=subprocess.PIPE, text=True) as stopping:
             assert stopping.stderr is not None
             assert "finished first" in stopping.stderr.readline()
             server.open.set()

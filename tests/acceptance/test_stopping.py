@@ -13,21 +13,16 @@ from pathlib import Path
 import pytest
 
 from memory.status.run_files import read_watch_state
-from tests.daemon import REPOSITORY, Daemon, clean_environment, processes_of
+from tests.daemon import REPOSITORY, Daemon, clean_environment, processes_of, started
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 
 
-def started(home: Path, workspace: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    """A command; what it says is in `said` beside the home."""
+def speaking(home: Path, workspace: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a command that writes what it says to `said` beside the home."""
     with (home.parent / "said").open("wb") as said:
-        return subprocess.Popen(
-            [sys.executable, "-m", "recalld", "--home", str(home), *arguments, "--workspace", str(workspace)],
-            cwd=REPOSITORY,
-            env=clean_environment({"RECALLD_PROVIDER": "stub", **environment}),
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        )
+        words, variables = (*arguments, "--workspace", str(workspace)), {"RECALLD_PROVIDER": "stub", **environment}
+        return started(*words, home=home, environment=variables, stdout=said, stderr=subprocess.STDOUT)
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:
@@ -86,7 +81,7 @@ def test_a_command_ends_well_at_sigterm_leaves_no_process_and_systemd_knows(
     home: Path, workspace: Path, systemd: socket.socket, command: list[str]
 ) -> None:
     asked = {"NOTIFY_SOCKET": str(home.parent / "notify"), "WATCHDOG_USEC": "100000"}
-    process = started(home, workspace, *command, **asked)
+    process = speaking(home, workspace, *command, **asked)
     assert heard_until(systemd, "READY=1") == ["READY=1"]
     assert heard_until(systemd, "WATCHDOG=1") == ["WATCHDOG=1"]
     assert works(home, command[0])
@@ -116,13 +111,7 @@ def test_a_command_whose_reader_has_gone_says_nothing_and_141(home: Path, worksp
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_tools_over_stdio_end_at_once_and_leave_no_process(home: Path, number: signal.Signals) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "recalld", "--home", str(home), "mcp"],
-        cwd=REPOSITORY,
-        env=clean_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
+    with started("mcp", home=home, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
@@ -136,7 +125,7 @@ def test_tools_over_stdio_end_at_once_and_leave_no_process(home: Path, number: s
 def held_up(home: Path, workspace: Path, server: EmbeddingServer, *command: str) -> subprocess.Popen[bytes]:
     """A command whose provider does not answer, so that it does not end by itself for a while."""
     server.open.clear()
-    process = started(
+    process = speaking(
         home,
         workspace,
         *command,

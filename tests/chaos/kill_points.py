@@ -48,7 +48,6 @@ _FINISH = "workers.queue.pending:PendingSet.finish"
 #: Those that the short form takes come first.
 KILL_POINTS = (
     KillPoint("after embedding", "work", "after", _KEEP, "note"),
-    KillPoint("before commit", "work", "before", _WRITE, "note"),
     KillPoint("inside the transaction", "work", "after", _FLUSH, "note"),
     KillPoint("between commit and acknowledge", "work", "after", _WRITE, "note"),
     KillPoint("during compaction, in the transaction", "work", "after", _WRITE_TRANSCRIPT, "compaction", "shorter"),
@@ -57,6 +56,7 @@ KILL_POINTS = (
     KillPoint("lost message", "watch", "after", _MARK, "note"),
     KillPoint("in a search", "serve", "after", "memory.store.sqlite.reader:SqliteReader.search_text", "search"),
     # The long form takes these as well.
+    KillPoint("before commit", "work", "before", _WRITE, "note"),
     KillPoint("embedded and not kept", "work", "before", _KEEP, "note"),
     KillPoint(
         "all written, not committed",

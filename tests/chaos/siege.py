@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from schemas.settings import Settings
 from tests.chaos.kill_points import KillPoint, Plan
 from tests.chaos.paying import Payments
 from tests.chaos.talks import Talks, rows_of
-from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, descendants, recalld
+from tests.daemon import Daemon, arguments_of, descendants, recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from workers.queue.connection import connect, namespace
@@ -152,10 +151,9 @@ class Siege:
         self._commands = [command for command in self._commands if command.poll() is None]
         if not self._commands:
             self._commands.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "recalld", *self.daemon.options(), "rebuild"],
-                    cwd=REPOSITORY,
-                    env=clean_environment(self.plan.environment()),
+                self.daemon.started(
+                    "rebuild",
+                    environment=self.plan.environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.batch_server import BatchServer, Job
-from tests.daemon import REPOSITORY, clean_environment, recalld
+from tests.daemon import recalld, started
 
 NOTES = 230
 
@@ -38,13 +37,8 @@ def test_a_killed_run_is_gone_on_with(home: Path, workspace: Path, server: Batch
     reached = threading.Event()
     server.open.clear()
     _watch(server, moment, reached)
-    run = subprocess.Popen(
-        [sys.executable, "-m", "recalld", "--home", str(home), "index", "--workspace", str(workspace)],
-        cwd=REPOSITORY,
-        env=clean_environment(environment),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    run = started("index", "--workspace", str(workspace), home=home, environment=environment, **silent)
     assert reached.wait(60)
     os.kill(run.pid, signal.SIGKILL)
     run.wait(60)

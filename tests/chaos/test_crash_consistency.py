@@ -16,7 +16,7 @@ from tests.chaos.kill_points import KILL_POINTS
 from tests.chaos.siege import TARGETS, Siege
 
 #: Points of the short form; it must not take longer than twenty seconds.
-SHORT = 6
+SHORT = 5
 
 #: Kills between two moments of quiet.
 BETWEEN_QUIET = 20

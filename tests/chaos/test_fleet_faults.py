@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -26,7 +25,7 @@ from memory.store.reader import StoreReader
 from memory.transcripts.lines import packed
 from schemas.settings import Settings
 from tests.chaos.kill_points import Plan
-from tests.daemon import REPOSITORY, clean_environment
+from tests.daemon import started
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.postgres_server import PostgresServer
 from tests.waiting import wait_until
@@ -167,14 +166,8 @@ class Fleet:
             **(plan or self._plan).environment(),
         }
         with (self._folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "recalld", *command, "--supervised"],
-                cwd=REPOSITORY,
-                env=clean_environment(environment),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+            process = started(*command, "--supervised", environment=environment, **pipes)
         self._stack.enter_context(process)
         self._stack.callback(process.kill)
         assert process.stdout is not None

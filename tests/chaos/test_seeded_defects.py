@@ -79,7 +79,7 @@ def test_a_seeded_defect_is_caught(copy: Path, defect: Defect) -> None:
 
 def _run(copy: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=thorough", *tests],
         cwd=copy,
         env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

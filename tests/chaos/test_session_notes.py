@@ -8,7 +8,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ from schemas.conditions import ConditionCode
 from schemas.ports import Event
 from schemas.settings import Settings
 from tests.chaos.disks import fill, read_only, small_disk
-from tests.daemon import REPOSITORY, Daemon, clean_environment, recalld
+from tests.daemon import Daemon, recalld, started
 from tests.recording import RecordingConditions
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
@@ -52,11 +51,8 @@ def told(workspace: Path) -> list[int]:
 @contextmanager
 def watching(config: Path, home: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `recalld watch` until the block ends, then kill it."""
-    command = [sys.executable, "-m", "recalld", "--config", str(config), "--home", str(home), "watch", "--supervised"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, cwd=REPOSITORY, env=clean_environment(), stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
-    ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with started("--config", str(config), "watch", "--supervised", home=home, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         yield process

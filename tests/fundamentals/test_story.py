@@ -9,11 +9,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import httpx
 
-from tests.daemon import REPOSITORY, clean_environment, files_with
+from tests.daemon import files_with
 from tests.embedding_server import Failure
 from tests.fundamentals.conftest import Memory
 from tests.mcp_clients import calling, found, over_http
@@ -185,8 +184,7 @@ def test_16_a_rebuild_keeps_answering_and_costs_nothing(memory: Memory) -> None:
     memory.until_settled()
     before, paid = memory.figures()["index"]["generation"], dict(memory.provider.paid)
     assert memory.json("rebuild", "--dry-run")["agents"][0]["toEmbed"] == 0
-    command = [sys.executable, "-m", "recalld", *memory.options(), "--agent", "main", "rebuild"]
-    with subprocess.Popen(command, cwd=REPOSITORY, env=clean_environment(), stdout=subprocess.DEVNULL) as rebuild:
+    with memory.started("--agent", "main", "rebuild", stdout=subprocess.DEVNULL) as rebuild:
         while rebuild.poll() is None:
             assert memory.finds("marmot kept", "memory/marmot.md")
     assert rebuild.returncode == 0

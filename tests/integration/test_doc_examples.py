@@ -23,6 +23,7 @@ from schemas.settings import Settings
 from tests.chat_server import ChatServer
 from tests.daemon import REPOSITORY, clean_environment
 from tests.documentation import PAGES, blocks, commands
+from tests.forked import command_line
 from tests.serving import indexed_and_running
 from tests.transcript_files import transcript
 from tests.waiting import wait_until
@@ -123,8 +124,6 @@ class Machine:
         session.write_bytes(transcript("codex", turns=4))
         program = folder / ".venv" / "bin" / "recalld"
         program.parent.mkdir(parents=True)
-        program.write_text(f'#!/bin/sh\nPYTHONPATH="{REPOSITORY}" exec "{sys.executable}" -m recalld "$@"\n')
-        program.chmod(0o755)
         self.environment = clean_environment(
             {
                 "HOME": str(self.user),
@@ -134,6 +133,12 @@ class Machine:
                 "COLUMNS": "100",
             }
         )
+        others = shlex.join(command_line([], self.environment))
+        program.write_text(
+            f'#!/bin/sh\nexport PYTHONPATH="{REPOSITORY}"\n'
+            f'[ "$1" != up ] || exec "{sys.executable}" -m recalld "$@"\nexec {others} "$@"\n'
+        )
+        program.chmod(0o755)
         self.up: subprocess.Popen[str] | None = None
         #: Name of the note that was written last and is still there: a search must find it.
         self.written = ""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.daemon import REPOSITORY, clean_environment, recalld
+from tests.daemon import recalld, started
 from tests.ports import free_port
 from tests.postgres_server import READER, WRITER, PostgresServer
 from tests.waiting import wait_until
@@ -48,12 +46,8 @@ def test_processes_that_start_before_postgresql_wait_and_go_on(
             user = url.replace(WRITER, READER) if name == "serve" else url
             environment = {"RECALLD_STORE__URL": user, "REDIS_URL": redis_url, "RECALLD_PROVIDER": "local"}
             log = stack.enter_context((tmp_path / name).open("wb"))
-            processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "recalld", "--home", tmp_path / f"{name}-home", name, "--port", str(port)],
-                cwd=REPOSITORY,
-                env=clean_environment(environment),
-                stderr=log,
-            )
+            where = {"home": tmp_path / f"{name}-home", "environment": environment}
+            processes[name] = started(name, "--port", str(port), **where, stderr=log)
             stack.enter_context(processes[name])
             stack.callback(processes[name].kill)
         for port in ports.values():
@@ -72,8 +66,7 @@ def test_processes_that_start_before_postgresql_wait_and_go_on(
 def test_a_process_that_waits_for_postgresql_ends_at_a_signal(redis_url: str, home: Path) -> None:
     port = free_port()
     environment = {"RECALLD_STORE__URL": "postgresql://worker1@127.0.0.1:1/x", "REDIS_URL": redis_url}
-    command = [sys.executable, "-m", "recalld", "--home", home, "serve", "--port", str(port)]
-    with subprocess.Popen(command, cwd=REPOSITORY, env=clean_environment(environment)) as process:
+    with started("serve", "--port", str(port), home=home, environment=environment) as process:
         wait_until(lambda: status(port, "healthz") == 200)
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.commanding import CommandLine
-from tests.daemon import REPOSITORY, Daemon, clean_environment
+from tests.daemon import Daemon
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import transcript
 from tests.waiting import wait_until
@@ -43,12 +42,6 @@ def daemon(home: Path, workspace: Path, server: EmbeddingServer) -> Daemon:
     """Not started yet."""
     config = f'[remote]\nbase_url = "{server.url}"\napi_key = "a-key"\n'
     return Daemon(home, workspace, provider="openai", config=config)
-
-
-def started(daemon: Daemon, *arguments: str) -> subprocess.Popen[bytes]:
-    """A command that runs beside the test."""
-    words = [sys.executable, "-m", "recalld", *daemon.options(), *arguments]
-    return subprocess.Popen(words, cwd=REPOSITORY, env=clean_environment(), stderr=subprocess.DEVNULL)
 
 
 def facts(daemon: Daemon) -> tuple[bool, int, list[str]]:
@@ -93,7 +86,7 @@ def test_a_cancelled_backfill_drops_what_waits_and_keeps_the_rest_as_words(
         assert json.loads((home / "imports" / "main.json").read_text())["folders"] == []
         assert facts(daemon) == (True, 0, [])
         server.open.clear()
-        with started(daemon, "backfill", str(old)) as command:
+        with daemon.started("backfill", str(old), stderr=subprocess.DEVNULL) as command:
             wait_until(lambda: daemon.status()["index"]["files"] == 1 + COUNT)
             daemon.run("backfill", "--cancel")
             command.terminate()

@@ -19,6 +19,7 @@ from memory.store.reader import ChunkFilter, Span
 from memory.store.writer import DocumentDelete, DocumentWrite, Store
 from schemas.agents import Scope
 from schemas.documents import DocumentKey
+from tests.examples import examples
 from tests.storing import TemporaryStore, chunk, document, key, vector
 
 ANNA = Scope("acme", "anna")
@@ -71,7 +72,7 @@ def stores(database: Database) -> Iterator[tuple[Store, Store]]:
     stores[0].close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60), deadline=None)
 @given(QUERIES, st.integers(0, 5), st.integers(0, 12), FILTERS)
 def test_both_stores_give_the_same_hits(
     stores: tuple[Store, Store], query: str, seed: int, k: int, within: ChunkFilter | None

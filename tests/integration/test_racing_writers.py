@@ -146,11 +146,12 @@ def change(path: Path, chance: random.Random, piece: Callable[[random.Random], b
                 os.truncate(path, chance.randrange(path.stat().st_size + 1))
 
 
-def test_notes_that_change_in_every_way_while_they_are_read(racers: Racers) -> None:
+@pytest.mark.parametrize("steps", [600, pytest.param(3000, marks=pytest.mark.long)])
+def test_notes_that_change_in_every_way_while_they_are_read(racers: Racers, steps: int) -> None:
     def write(chance: random.Random) -> None:
         change(racers.memory / f"n{chance.randrange(4)}.md", chance, paragraph)
 
-    racers.race(write, steps=3000, seed=1)
+    racers.race(write, steps=steps, seed=1)
 
 
 @pytest.mark.long

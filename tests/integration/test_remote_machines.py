@@ -6,7 +6,6 @@ import json
 import random
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,7 +21,7 @@ from memory.transcripts.lines import packed, unpacked
 from producers.door import Door
 from recalld.wiring import open_broker
 from schemas.settings import Settings
-from tests.daemon import clean_environment, recalld
+from tests.daemon import recalld, started
 from tests.postgres_server import Urls
 from tests.secret_samples import PASSWORD
 from tests.serving import running
@@ -152,9 +151,9 @@ class Laptop:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        arguments = [sys.executable, "-m", "recalld", "--home", str(self.home), "watch", "--remote", self.url]
         with (self.home / "said").open("ab") as said:
-            self._process = subprocess.Popen(arguments, env=clean_environment(self._variables), stderr=said)
+            watching = {"home": self.home, "environment": self._variables}
+            self._process = started("watch", "--remote", self.url, **watching, stderr=said)
 
     def kill(self) -> None:
         if self._process is not None:

@@ -35,7 +35,7 @@ PARTS = (
     *PACKAGES,
 )
 
-#: Parts whose patterns take a minute.
+#: Parts whose patterns take a minute, with short texts as well.
 LONG_PARTS = ("memory.redaction.assignments",)
 
 #: Methods of a pattern, by the one that is tried for them: some go over a whole text.
@@ -62,8 +62,10 @@ MADE_OF_DATA = {
 }
 
 #: Characters of texts. The next size is tried if the last one took less than these seconds for each of them.
-SIZES, PATIENCE_SECONDS = (16, 32, 64, 1024, 16_384), 1e-5
-MEGABYTE = 1 << 20
+SIZES, PATIENCE_SECONDS = (16, 32, 64, 1024), 1e-5
+
+#: Characters of the longest of these texts, and of the one text that is tried with each pattern in the end.
+SHORT_TEXTS, LONG_TEXTS = (4096, 1 << 18), (16_384, 1 << 20)
 
 #: A text that takes less for each character is cheap: its growth is not measured.
 CHEAP_SECONDS = 1e-7
@@ -135,17 +137,24 @@ def called_methods() -> dict[tuple[str, str], set[str]]:
 @cache
 def calls_of_re() -> dict[ast.Call, str]:
     """Return the calls in functions that compile a pattern, or find it among the compiled ones, with their modules."""
-    return {
-        call: module
-        for module, tree in sources().items()
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for call in ast.walk(function)
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and getattr(call.func.value, "id", "") in ("re", "regex")
-        and call.func.attr in (*METHODS, "compile")
-    }
+    calls: dict[ast.Call, str] = {}
+
+    def collect(node: ast.AST, module: str, *, in_function: bool) -> None:
+        if (
+            in_function
+            and isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and getattr(node.func.value, "id", "") in ("re", "regex")
+            and node.func.attr in (*METHODS, "compile")
+        ):
+            calls[node] = module
+        in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for below in ast.iter_child_nodes(node):
+            collect(below, module, in_function=in_function)
+
+    for module, tree in sources().items():
+        collect(tree, module, in_function=False)
+    return calls
 
 
 @cache
@@ -179,13 +188,13 @@ def run_of(pattern: re.Pattern[Any], method: str) -> Callable[[str], object]:
     return run
 
 
-def slow_text(use: Use) -> str:
+def slow_text(use: Use, longest: int, last: int) -> str:
     """Return the beginning of a text that the pattern is slow with, "" if there is none."""
     slowest: tuple[float, Callable[[str], object], Maker] = 0.0, str, str
     for make in makers(use.pattern):
         for method in use.methods or {*METHODS.values()}:
             run = run_of(use.pattern, method)
-            for size in SIZES:
+            for size in (*SIZES, longest):
                 if (spent := seconds(run, make(size))) > PATIENCE_SECONDS * size:
                     break
             # A step of the allocator looks like growth; at four times the size it is over.
@@ -197,7 +206,7 @@ def slow_text(use: Use) -> str:
                 return f"{method} {make(60)[:60]!r}"
             slowest = max(slowest, (spent, run, make), key=lambda timed: timed[0])
     _, run, make = slowest
-    return f"a megabyte of {make(60)[:60]!r}" if is_superlinear(run, make, MEGABYTE, factor=64) else ""
+    return f"{last} characters of {make(60)[:60]!r}" if is_superlinear(run, make, last, factor=64) else ""
 
 
 @pytest.fixture(autouse=True)
@@ -208,11 +217,15 @@ def _without_collections() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=pytest.mark.long) if part in LONG_PARTS else part for part in PARTS]
+    ("part", "sizes"),
+    [
+        *((part, SHORT_TEXTS) for part in PARTS if part not in LONG_PARTS),
+        *(pytest.param(part, LONG_TEXTS, marks=pytest.mark.long) for part in PARTS),
+    ],
 )
-def test_a_pattern_takes_time_linear_in_its_text(part: str) -> None:
+def test_a_pattern_takes_time_linear_in_its_text(part: str, sizes: tuple[int, int]) -> None:
     parts = {use: next(part for part in PARTS if f"{use.place}.".startswith(f"{part}.")) for use in uses()}
-    slow = [(use.place, slow_text(use)) for use in uses() if parts[use] == part]
+    slow = [(use.place, slow_text(use, *sizes)) for use in uses() if parts[use] == part]
     assert [(place, text) for place, text in slow if text] == []
 
 

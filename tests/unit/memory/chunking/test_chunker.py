@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.chunking.chunker import SLACK_TOKENS, Piece, chunk_text, estimate_tokens, text_hash
+from tests.examples import examples
 
 _FRAGMENTS = st.sampled_from(
     [
@@ -32,7 +33,7 @@ _SIZES = st.sampled_from(
     [(16, 0, 8191), (16, 8, 160), (32, 0, 8191), (32, 16, 8191), (40, 8, 170), (100, 20, 300), (4000, 80, 511)]
 )
 
-_EXAMPLES = settings(max_examples=60, deadline=None)
+_EXAMPLES = settings(max_examples=examples(60), deadline=None)
 
 
 def _cut(text: str, size: tuple[int, int, int]) -> list[Piece]:

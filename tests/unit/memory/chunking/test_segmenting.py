@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from memory.chunking.dates import dates_in
 from memory.chunking.segmenting import FTS5_TOKENIZER, MAX_QUERY_TERMS, index_text, match_terms, query_terms
 from memory.chunking.stop_words import is_english
+from tests.examples import examples
 
 
 class Index:
@@ -178,13 +179,13 @@ _shared = Index()
 _shared.add("gateway body AND OR NOT", "数据库的迁移")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(_NASTY)
 def test_no_query_is_ever_an_operator_or_an_error(query: str) -> None:
     _shared.find(query)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.text(alphabet=st.sampled_from("数据库迁移方案部署网关缓存𠀀カ한 aB,。"), min_size=1, max_size=40), st.data())
 def test_every_pair_of_characters_of_a_run_finds_it(text: str, data: st.DataObject) -> None:
     runs = [run for run in unicodedata.normalize("NFKC", text).replace("。", " ").replace(",", " ").split() if run]

@@ -14,6 +14,7 @@ from memory.documents.comparison import forgets
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
 from memory.documents.scan import UNREAD
 from schemas.settings import AgentSettings, Settings
+from tests.examples import examples
 from tests.recording import entered_folders
 
 FILES = (
@@ -79,7 +80,7 @@ GLOBS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(GLOBS, GLOBS, st.booleans())
 def test_scan_events_and_reading_agree_on_what_is_left_out(
     tree: Path, include: list[str], exclude: list[str], around: bool

@@ -26,6 +26,7 @@ from memory.embedding.rate_limit import RateLimiter
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Paced, Stopped, Transient, Unusable
+from tests.examples import examples
 from tests.waiting import Clock
 from workers.failure_policy import ProviderFailed, decide
 
@@ -155,7 +156,7 @@ class House:
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 60), share=st.floats(0, 1), inputs=st.sampled_from([1, 4, 16]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_an_hour_bills_twice_the_waiting_texts_and_ten_at_most(
     tmp_path_factory: pytest.TempPathFactory, seed: int, count: int, share: float, inputs: int
 ) -> None:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from memory.embedding.vectors import matrix_from_bytes16, round_rows, to_bytes16
 from schemas.errors import Transient
+from tests.examples import examples
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([32, 64, 384, 512]), st.floats(1e-4, 1e12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_vector_from_the_cache_is_bit_for_bit_the_one_that_was_handed_out(
     seed: int, width: int, scale: float
 ) -> None:

@@ -43,7 +43,7 @@ def test_a_lease_while_others_rest_has_an_open_reader():
 
     def walk(seed: int) -> None:
         steps = random.Random(seed)
-        for _ in range(400):
+        for _ in range(100):
             place = steps.randrange(len(shared))
             with shared[place].lease(passing=steps.random() > 0.8) as reader:
                 if reader not in openings[place].inside:

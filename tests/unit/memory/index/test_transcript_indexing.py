@@ -22,6 +22,7 @@ from memory.index.indexer import Indexer, IndexReport
 from memory.store.writer import DocumentChange, WriteOutcome
 from schemas.documents import DocumentKey, Lane
 from tests import indexing
+from tests.examples import examples
 from tests.indexing import FAST
 
 if sys.version_info >= (3, 14):
@@ -128,7 +129,7 @@ def begin_rebuild(indexer: Indexer) -> None:
     indexer.generations.begin(identity, force=True)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), count=st.integers(1, 60))
 def test_any_way_of_cutting_a_transcript_into_appends_gives_the_index_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, count: int

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from memory.redaction import redact
 from memory.redaction.user_patterns import INDEXING, UserPatterns
+from tests.examples import examples
 from tests.hostile_texts import is_superlinear
 from tests.secret_samples import BY_THEIR_LOOK, WITH_SECRETS, WITHOUT_SECRETS, made, written
 
@@ -48,14 +49,14 @@ def _line_ends(text: str) -> list[str]:
     return re.findall(r"[\r\n]", text)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(_TEXTS)
 def test_redacting_again_changes_nothing(text: str) -> None:
     redacted = redact(text)
     assert redact(redacted) == redacted
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(_TEXTS)
 def test_lines_stay_as_many_and_end_as_they_did(text: str) -> None:
     redacted = redact(text)
@@ -64,25 +65,25 @@ def test_lines_stay_as_many_and_end_as_they_did(text: str) -> None:
         assert bool(before.strip()) == bool(after.strip())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_TOKENS, st.text(max_size=40), st.text(max_size=40), st.sampled_from([" ", "\n", '"', "：", "(", "'", "="]))
 def test_a_token_between_signs_never_survives(token: str, before: str, after: str, sign: str) -> None:
     assert token not in redact(f"{before}{sign}{token}{sign}{after}")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.sampled_from(WITHOUT_SECRETS), max_size=12).map("\n".join))
 def test_a_text_without_secrets_is_returned_itself(text: str) -> None:
     assert redact(text) is text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(alphabet="abcdefghijklmnopqrstuvwxyzABC \n，。的了是我", max_size=400))
 def test_words_are_never_secrets(text: str) -> None:
     assert redact(text) == text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     _TEXTS,
     st.lists(_PATTERNS, max_size=3),

@@ -26,6 +26,7 @@ from memory.store.writer import DocumentDelete, Store
 from schemas.errors import Transient
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Hybrid, Settings, TemporalDecay
+from tests.examples import examples
 from tests.storing import document, key
 from tests.written_index import searching, write_index
 
@@ -147,7 +148,7 @@ class CachedAnswersMachine(RuleBasedStateMachine):
 
 
 TestCachedAnswers = CachedAnswersMachine.TestCase
-TestCachedAnswers.settings = hypothesis_settings(max_examples=15, stateful_step_count=30, deadline=None)
+TestCachedAnswers.settings = hypothesis_settings(max_examples=examples(15), stateful_step_count=30, deadline=None)
 
 
 @pytest.fixture

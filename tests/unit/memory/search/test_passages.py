@@ -20,6 +20,7 @@ from memory.search.retrieval import Retrieval
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
 from schemas.search import SearchResult
+from tests.examples import examples
 
 NOTE = DocumentKey("memory", "memory/a.md")
 
@@ -85,7 +86,7 @@ QUERIES = st.sampled_from(["gateway restarted", "数据库迁移", "备份", "no
     sizes=st.sampled_from([(32, 16), (48, 0), (100, 20), (100, 50), (400, 80)]),
     choice=st.randoms(use_true_random=False),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_a_notes_snippets_stand_in_their_lines_and_show_no_place_twice(pieces, query, limit, sizes, choice):
     text = redact("".join(piece.format(f"w{place}q") for place, piece in enumerate(pieces)))
     rows = rows_of(text, tokens=sizes[0], overlap=sizes[1])

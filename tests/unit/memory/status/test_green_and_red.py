@@ -25,6 +25,7 @@ from schemas.documents import DocumentKey
 from schemas.ports import Pending
 from schemas.settings import AgentSettings, Settings, Sync
 from schemas.status import AgentStatus, DiskState
+from tests.examples import examples
 from tests.quiet_health import QuietHealth
 from tests.written_index import write_index
 
@@ -115,7 +116,7 @@ def test_a_note_that_was_moved_here_with_its_old_time_settles(workspace: Path):
     assert seen(AgentSettings(id="main", workspace=workspace), seconds_later=0) == (1, 0, 0, 0)
 
 
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=examples(60))
 @given(
     files=st.lists(st.sampled_from(["same", "edited", "new", "deleted", "failed"]), max_size=4),
     pending=st.none()

@@ -18,6 +18,7 @@ from memory.store.postgres.connection import Database
 from memory.store.reader import SentenceSigns, TranscriptPosition, VectorState
 from memory.store.writer import DocumentDelete, DocumentWrite, Held, Refusal, WriteOutcome
 from schemas.documents import DocumentKey
+from tests.examples import examples
 from tests.postgres_store import postgres_store
 from tests.storing import STAT, TemporaryStore, VectorChunk, chunk, key, piece, position, text_hash, vector, vectors_of
 
@@ -261,5 +262,5 @@ def _cut(said: list[tuple[str, VectorState]], first: int) -> list[VectorChunk]:
 
 TestStoreLaws = StoreMachine.TestCase
 TestStoreLaws.settings = settings(
-    max_examples=15, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(15), stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from memory.chunking.chunker import Chunk
 from memory.transcripts.folding import TranscriptFold, cut_messages, readable
+from tests.examples import examples
 from tests.transcript_files import (
     FORMATS,
     OTHER_FORMATS,
@@ -194,7 +195,7 @@ _ENTRIES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(st.data(), _FILES | st.lists(_ENTRIES, max_size=15).map(b"".join), st.booleans())
 def test_however_a_transcript_is_cut_into_appends_it_is_that_of_folding_it_whole(
     data: st.DataObject, content: bytes, ended: bool
@@ -233,7 +234,7 @@ _JUNK = st.one_of(
 ).map(lambda junk: junk.replace(b"\n", b" "))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.lists(_JUNK, max_size=12), st.sampled_from([b"\n", b"\r\n"]), st.binary(max_size=40))
 @example([b'{"role":"user","content":"\\ud800"}'], b"\n", b'{"role":"user"')
 def test_whatever_stands_between_them_every_message_is_found(junk: list[bytes], end: bytes, tail: bytes) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from memory.chunking.chunker import Chunk, estimate_tokens
 from memory.transcripts.packing import PackedMessage, Packer, messages_of
+from tests.examples import examples
 
 _AT = 1770109200.0
 
@@ -51,7 +52,7 @@ def test_a_chunk_repeats_whole_messages_worth_the_overlap(
     assert chunks[1].text.startswith(f"{repeated}User: b b")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.lists(_TEXTS, max_size=12),
     st.integers(32, 400),
@@ -76,7 +77,7 @@ def test_no_chunk_exceeds_its_bounds_and_lines_go_on_without_a_gap(
         assert (chunks[0].start_line, chunks[-1].end_line) == (1, len(messages))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(_TEXTS.map(str.strip), max_size=8), st.integers(60, 200))
 def test_without_an_overlap_the_chunks_hold_all_of_every_message_once(messages: list[str], tokens: int) -> None:
     chunks = packed(messages, tokens=tokens, overlap=0)
@@ -84,7 +85,7 @@ def test_without_an_overlap_the_chunks_hold_all_of_every_message_once(messages: 
     assert words == "".join("".join(messages).split())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(_TEXTS, max_size=10), st.integers(0, 10))
 def test_going_on_from_a_kept_state_changes_nothing(messages: list[str], stop: int) -> None:
     new = partial(Packer, tokens=60, overlap=20, max_bytes=400)

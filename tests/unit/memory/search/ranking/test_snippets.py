@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from memory.chunking.text_cuts import splits_character, splits_word
 from memory.search.ranking.query import sought
 from memory.search.ranking.snippets import best_sentence, columns_of, make_snippet
+from tests.examples import examples
 
 PIECES = st.sampled_from(
     [
@@ -37,7 +38,7 @@ QUERIES = st.sampled_from(["gamma", "迁移", "数据库 gamma", "nothing here",
 
 
 @given(text=TEXTS, query=QUERIES, limit=st.integers(40, 200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example(text="x" * 500, query="x", limit=40)
 @example(text="a" * 45 + " \u0301" * 30, query="nothing", limit=40)
 def test_a_snippet_is_short_and_exact_and_tears_nothing_apart(text: str, query: str, limit: int):
@@ -163,7 +164,7 @@ def test_a_message_s_sentence_names_its_speaker_and_not_its_time() -> None:
 
 
 @given(text=TEXTS, query=QUERIES, columns=st.integers(20, 60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_sentence_fits_into_its_columns(text: str, query: str, columns: int) -> None:
     best = best_sentence(text, terms=sought(query), columns=columns)
     assert columns_of(best.text) <= columns

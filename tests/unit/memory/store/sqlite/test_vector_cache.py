@@ -23,6 +23,7 @@ from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
 from memory.store.writer import DocumentDelete, DocumentWrite, MovedChunk
+from tests.examples import examples
 from tests.storing import STAT, chunk, document, key, vectors_of
 
 DOCUMENTS = [key("MEMORY.md"), key("memory/a.md"), key("memory/b.md")]
@@ -156,7 +157,7 @@ class ResidentVectorsMachine(RuleBasedStateMachine):
 
 
 TestResidentVectors = ResidentVectorsMachine.TestCase
-TestResidentVectors.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
+TestResidentVectors.settings = settings(max_examples=examples(8), stateful_step_count=25, deadline=None)
 
 
 def test_the_vectors_searched_longest_ago_make_room_unless_they_are_in_use() -> None:
