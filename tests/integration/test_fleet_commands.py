@@ -109,7 +109,7 @@ def test_status_sums_up_all_agents_of_the_directory(cli: CommandLine, fleet: Fle
     assert "3 agents, 3 documents, 3 chunks" in cli.say("status")
 
     fail(fleet, ANNA, "memory/b.md")
-    workers.health.report(ConditionCode.VECTORS_UNWRITABLE, agent="umbrella/eve", error="full")
+    workers.health.report(ConditionCode.VECTORS_UNWRITABLE, agent="umbrella/eve", reason="full")
     fleet.run("UPDATE recalld.tenants SET tokens_a_day = 10 WHERE tenant = 'acme'", "acme")
     spent = Usage("openai", "model", tokens=10)
     workers.health.counters.record_usage(spent, agents={ANNA: spent})
