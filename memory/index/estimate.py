@@ -28,7 +28,7 @@ from memory.index.planner import Planner
 from memory.index.provider import provider_of
 from memory.index.transcript_slices import format_at
 from memory.store.reader import StoreReader
-from memory.store.sqlite.vectors import MAX_RESIDENT_BYTES
+from memory.store.sqlite.vectors import MAX_RESIDENT_BYTES, resident_bytes
 from memory.store.writer import DocumentDelete
 from memory.transcripts.folding import cut_messages
 from schemas.documents import DocumentKey
@@ -44,7 +44,7 @@ _BYTES_PER_TOKEN = 4
 
 #: Bytes on the disk of a chunk besides its vector, and of a vector's dimension, in index and cache; bytes of a
 #: dimension in the memory of a search; dimensions of a vector before the first one came.
-_CHUNK_BYTES, _DIMENSION_BYTES, _SEARCH_BYTES, _DIMENSIONS = 2_600, 6, 4, 1_536
+_CHUNK_BYTES, _DIMENSION_BYTES, _DIMENSIONS = 2_600, 6, 1_536
 
 #: Entry of a generation's `meta`: texts a second that the provider embedded in the last run.
 RATE = "texts_per_second"
@@ -106,7 +106,7 @@ class Estimate:
     @property
     def memory(self) -> int:
         """Return the bytes of the chunks' vectors in the memory of a process that searches."""
-        return min(self.chunks * _SEARCH_BYTES * self.dimensions, MAX_RESIDENT_BYTES)
+        return min(resident_bytes(self.chunks, self.dimensions)[0], MAX_RESIDENT_BYTES)
 
     @property
     def upper(self) -> Estimate:

@@ -504,7 +504,7 @@ class _Search:
     def _titled(self, results: Sequence[SearchResult]) -> Iterator[SearchResult]:
         """Yield the results with the titles of their documents. Working directories are for the owner alone."""
         keys = [DocumentKey(result.source, result.path) for result in results]
-        with self.on.reader.lease() as reader:
+        with self.on.reader.lease(snapshot=True) as reader:
             titles = self.on.titled(reader, keys, look=self.session.is_owner) if reader is not None else {}
         for result, key in zip(results, keys, strict=True):
             title = titles.get(key)

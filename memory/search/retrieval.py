@@ -210,7 +210,7 @@ def _named(reader: StoreReader, parameters: SearchParameters, vector: Vector | N
     sources = dict.fromkeys(name if name == MEMORY_SOURCE else SESSIONS_SOURCE for name in parameters.sources)
     for name in file_names(parameters.query):
         exact = [DocumentKey(source, name.path) for source in sources]
-        exact = [key for key in exact if reader.file(key) is not None]
+        exact = [file.key for file, _ in reader.beginnings(exact)]
         for key in exact or [key for place in name.places for key in reader.named(*place)]:
             if key.source in sources and (fits := name.fits(key.path)):
                 ranks.setdefault(key, (-fits, key.path.count("/"), key.path, name.rest))

@@ -12,7 +12,6 @@ from typing import Any
 from memory.store.reader import (
     MOST_BEGUN,
     MOST_WITH_SENTENCES,
-    ChunkRow,
     IndexedFile,
     SentenceSigns,
     StoredChunk,
@@ -25,7 +24,6 @@ from memory.store.rows import (
     FILE_COLUMNS,
     STORED_CHUNK_COLUMNS,
     FileRow,
-    chunk_row,
     dead_letter,
     in_order,
     indexed_file,
@@ -82,8 +80,6 @@ def statements(
         "begun_by": f"""
             SELECT source, path {both} AND text_hash = :hash AND ordinal = 0 AND source = :source
             ORDER BY c.id LIMIT {MOST_BEGUN}""",
-        "times": f"SELECT id, said_at {chunks} AND said_at IS NOT NULL AND id {ids}",
-        "chunk_rows": f"SELECT c.id, source, path, ordinal, start_line, end_line, text {both} AND c.id {ids}",
         "pending": f"SELECT id, text_hash {chunks} AND vector_state = 'pending' ORDER BY id LIMIT :limit",
         "pending_among": f"SELECT c.id, text_hash, source, path {both} AND vector_state = 'pending' AND c.id {ids}",
         "held": f"SELECT id, text_hash {chunks} AND vector_state = 'held' AND id > :after ORDER BY id LIMIT :limit",
@@ -99,7 +95,6 @@ def statements(
         "count_unread": f"""
             SELECT refusal, count(DISTINCT file_id) {chunks} AND vector_state = 'unread'
             GROUP BY refusal ORDER BY 2 DESC, 1""",
-        "unread": f"SELECT id {chunks} AND vector_state = 'unread' AND id {ids}",
         # -1 - ordinal has as many bytes as the ordinal (except for the first two): SQLite overwrites rows in place.
         "make_stale": f"""
             UPDATE {prefix}chunks SET ordinal = -1 - ordinal WHERE {of} AND file_id = :file AND ordinal >= :first""",
@@ -172,13 +167,6 @@ class RowReader(StoreReader):
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
         return [DocumentKey(*row) for row in self._fetch("begun_by", hash=text_hash, source=SESSIONS_SOURCE)]
 
-    def times_of(self, ids: Sequence[int]) -> dict[int, float]:
-        return dict(self._fetch("times", ids=ids))
-
-    def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
-        # A search often asks for none, and a statement waits for the network.
-        return {row[0]: chunk_row(row) for row in self._fetch("chunk_rows", ids=ids)} if ids else {}
-
     def texts_holding(
         self, words: Sequence[str], keys: Collection[DocumentKey]
     ) -> list[tuple[DocumentKey, int, str | None]]:
@@ -215,6 +203,3 @@ class RowReader(StoreReader):
 
     def unread_scripts(self) -> dict[str, int]:
         return dict(self._fetch("count_unread"))
-
-    def unread_among(self, ids: Sequence[int]) -> set[int]:
-        return {row[0] for row in self._fetch("unread", ids=ids)}

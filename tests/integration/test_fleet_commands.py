@@ -120,7 +120,7 @@ def test_status_sums_up_all_agents_of_the_directory(cli: CommandLine, fleet: Fle
     assert sums["troubled"] == [agent["agent"] for agent in answer["agents"]] == [ANNA, "umbrella/eve"]
     assert [letter["path"] for letter in answer["agents"][0]["deadLetters"]] == ["memory/b.md"]
 
-    workers.health.resolve(ConditionCode.NO_SPACE, agent="umbrella/eve")
+    workers.health.resolve(ConditionCode.VECTORS_UNWRITABLE, agent="umbrella/eve")
     assert status(cli)[1]["fleet"]["troubled"] == [ANNA]
     bob = cli.agent("status", "--agent", "acme/bob")
     assert (bob["ok"], bob["disk"]["files"], bob["index"]["files"]) == (True, 1, 1)

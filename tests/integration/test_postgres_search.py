@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from memory.store.errors import VectorSearchUnavailable
 from memory.store.postgres.connection import Database
 from memory.store.postgres.keywords import ResidentWords
 from memory.store.postgres.writer import PostgresStore, create_generation
-from memory.store.reader import ChunkFilter, Span
+from memory.store.reader import ChunkFilter, SentenceSigns, Span
 from memory.store.writer import DocumentDelete, DocumentWrite, Store
 from schemas.agents import Scope
 from schemas.documents import DocumentKey
@@ -34,6 +35,10 @@ def talk(path: str, *texts: str, at: float) -> DocumentWrite:
     """A transcript, whose texts are equally old."""
     write = document(DocumentKey("sessions", path), *texts, vectors=[vector(len(text)) for text in texts])
     return replace(write, added=tuple(replace(piece, said_at=at) for piece in write.added))
+
+
+def signs() -> SentenceSigns:
+    return SentenceSigns(np.ones((1, 2), np.uint8), np.ones(1, np.bool_))
 
 
 def memory() -> list[DocumentWrite]:
@@ -96,6 +101,24 @@ def test_both_stores_give_the_same_scores(stores: tuple[Store, Store], query: st
     assert {id_: of.tobytes() for id_, of in postgres_vectors.items()} == {i: of.tobytes() for i, of in vectors.items()}
     hashes = [piece.text_hash for piece in memory()[0].added]
     assert postgres.vectors_by_hash(hashes).keys() == sqlite.vectors_by_hash(hashes).keys() == set(hashes)
+
+
+@pytest.mark.parametrize("before", [None, 0, 3], ids=["nothing read", "near another vector", "near this one"])
+def test_in_a_snapshot_all_calls_give_the_same_answers(stores: tuple[Store, Store], before: int | None) -> None:
+    sqlite, postgres = stores
+    for store in stores:
+        store.add_sentences({piece.text_hash: signs() for piece in memory()[0].added})
+    ids = [9, 2, 3, 4, 5, 8, 99]
+    with postgres.snapshot():
+        if before is not None:
+            assert postgres.search_vectors(vector(before), 4)
+            assert postgres.search_text("gateway port", 3, ChunkFilter(("memory",)))
+        assert postgres.vector_scores(vector(3), ids) == pytest.approx(sqlite.vector_scores(vector(3), ids), abs=1e-6)
+        assert postgres.chunk_rows(ids) == sqlite.chunk_rows(ids)
+        assert postgres.times_of(ids) == sqlite.times_of(ids) != {}
+        assert postgres.sentence_signs(ids).keys() == sqlite.sentence_signs(ids).keys() == {2, 3, 4, 5}
+        assert postgres.unread_among(ids) == sqlite.unread_among(ids)
+        assert postgres.chunk_rows([]) == {}
 
 
 def test_a_search_sees_each_commit(database: Database) -> None:

@@ -52,7 +52,7 @@ class PostgresReader(PostgresSearch, RowReader):
         self._scope = scope
         self._generation = generation
         self._options = options or StoreOptions()
-        #: The connection of this thread's snapshot.
+        #: The connection of this thread's snapshot, and what `_candidates` keeps.
         self._snapshots = threading.local()
         self._identity: str | None = None  # never changes
 
@@ -117,6 +117,7 @@ class PostgresReader(PostgresSearch, RowReader):
             return
         with self._database.reading(self._scope) as connection:
             self._snapshots.connection = connection
+            self._snapshots.vector, self._snapshots.candidates = None, {}
             try:
                 yield connection
             finally:

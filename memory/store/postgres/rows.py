@@ -81,6 +81,11 @@ def texts(column: Iterable[str | None]) -> BinaryArray:
     return _array((text if text is None else _storable_text(text).encode() for text in column), _TEXT_TYPE)
 
 
+def binary_vector(vector: Vector) -> BinaryArray:
+    """Return a vector as the server's type `vector`: it reads texts slowly."""
+    return BinaryArray(struct.pack("!HH", vector.size, 0) + vector.astype(">f4").tobytes())
+
+
 def _halfvec(vector: Vector) -> bytes:
     return struct.pack("!HH", vector.size, 0) + vector.astype(">f2").tobytes()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import date
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,9 +15,10 @@ from memory.chunking.dates import note_date
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.postgres.connection import Connection, Database
 from memory.store.postgres.keywords import AgentWords, ResidentWords
+from memory.store.postgres.rows import binary_vector
 from memory.store.postgres.words import patterns_of
-from memory.store.reader import ChunkFilter, Hit, SentenceSigns, StoreReader, TermCounts, Vector
-from memory.store.rows import CHANGED_AT, stored_signs
+from memory.store.reader import ChunkFilter, ChunkRow, Hit, SentenceSigns, StoreReader, TermCounts, Vector
+from memory.store.rows import CHANGED_AT, chunk_row, stored_signs
 from schemas.agents import Scope
 from schemas.documents import SESSIONS_SOURCE
 
@@ -38,18 +40,36 @@ AND CASE WHEN %(files)s::bigint[] IS NULL THEN true
 WHEN said_at IS NOT NULL THEN said_at >= %(start)s AND said_at < %(end)s
 ELSE file_id = ANY (%(files)s::bigint[]) END
 """
-SELECT_IDS_WITHIN = f"SELECT id {_CHUNKS} {_THESE} {_WITHIN}"
 
 # Not the inner product: float16 changes lengths, and with them scores in the fifth digit.
-_COSINE = "1 - (embedding::vector <=> %(vector)s::vector) AS score"
-SELECT_NEAREST = f"SELECT id, {_COSINE} {_CHUNKS} {_READY} {_WITHIN} ORDER BY score DESC, id LIMIT %(k)s"
-SELECT_COSINES = f"SELECT id, {_COSINE} {_CHUNKS} {_READY} {_THESE}"
+_COSINE = "1 - (embedding::vector <=> %(vector)s::vector)"
+# The columns of `Candidate`.
+_CANDIDATES = f"""
+SELECT c.id, source, path, ordinal, start_line, end_line, CASE WHEN %(texts)s::bool THEN text END, said_at,
+    vector_state = 'unread', sentence_users, sentence_signs, CASE WHEN vector_state = 'ready' THEN {_COSINE} END
+FROM recalld.chunks AS c JOIN recalld.files AS f USING (tenant, agent, generation)
+{_OF} AND f.id = file_id AND c.id = ANY
+"""  # noqa: S608 - constants
+SELECT_CANDIDATES = f"{_CANDIDATES} (%(ids)s::bigint[])"
+SELECT_WITHIN = f"{SELECT_CANDIDATES} {_WITHIN}"
+SELECT_NEAREST = f"""
+{_CANDIDATES} (ARRAY(SELECT id {_CHUNKS} {_READY} {_WITHIN} ORDER BY {_COSINE} DESC, id LIMIT %(k)s))
+"""
 SELECT_VECTORS = f"SELECT id, embedding {_CHUNKS} {_READY} {_THESE}"
 # One chunk of each text; any of several will do.
 SELECT_VECTORS_BY_HASH = f"""
 SELECT DISTINCT ON (text_hash) text_hash, embedding {_CHUNKS} {_READY} AND text_hash = ANY (%(hashes)s)
 """
-SELECT_SENTENCES = f"SELECT id, sentence_users, sentence_signs {_CHUNKS} {_THESE} AND length(sentence_users) > 0"
+
+
+class Candidate(NamedTuple):
+    """Chunk with all that a search asks of it: `row`, with its text if asked for, and a score if it has a vector."""
+
+    row: ChunkRow
+    said_at: float | None
+    is_unread: bool
+    signs: tuple[bytes | None, bytes | None]
+    score: float | None
 
 
 class PostgresSearch(StoreReader):
@@ -63,6 +83,8 @@ class PostgresSearch(StoreReader):
     _scope: Scope
     _generation: str
     _dimensions: int = 0
+    #: Of this thread's reading: `candidates` have scores by `vector`, that of the last search.
+    _snapshots: threading.local
 
     @abstractmethod
     def _read(self) -> AbstractContextManager[Connection]: ...
@@ -71,15 +93,26 @@ class PostgresSearch(StoreReader):
         if not self._is_searchable(vector):
             return []
         with self._read() as connection:
-            bindings = self._filter(connection, within) | {"vector": str(vector.tolist()), "k": max(k, 0)}
-            return [Hit(*row) for row in connection.execute(SELECT_NEAREST, bindings)]
+            bindings = self._filter(connection, within) | {"k": max(k, 0)}
+            nearest = self._select(connection, SELECT_NEAREST, bindings, vector=binary_vector(vector))
+        hits = [Hit(id_, candidate.score) for id_, candidate in nearest.items() if candidate.score is not None]
+        return sorted(hits, key=lambda hit: (-hit.score, hit.id))
 
     def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
         if not self._is_searchable(vector):
             return {}
-        with self._read() as connection:
-            bindings = self._bindings(vector=str(vector.tolist()), ids=list(ids))
-            return dict(connection.execute(SELECT_COSINES, bindings).fetchall())
+        candidates = self._candidates(ids, vector=binary_vector(vector))
+        return {id_: candidate.score for id_, candidate in candidates.items() if candidate.score is not None}
+
+    def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        return {id_: candidate.row for id_, candidate in self._candidates(ids, texts=True).items()}
+
+    def times_of(self, ids: Sequence[int]) -> dict[int, float]:
+        candidates = self._candidates(ids).items()
+        return {id_: candidate.said_at for id_, candidate in candidates if candidate.said_at is not None}
+
+    def unread_among(self, ids: Sequence[int]) -> set[int]:
+        return {id_ for id_, candidate in self._candidates(ids).items() if candidate.is_unread}
 
     def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
         return self._vectors(SELECT_VECTORS, ids=list(ids))
@@ -92,7 +125,7 @@ class PostgresSearch(StoreReader):
             bindings = self._filter(connection, within)
 
             def passing(ids: list[int]) -> set[int]:
-                return {row[0] for row in connection.execute(SELECT_IDS_WITHIN, bindings | {"ids": ids})}
+                return {*self._select(connection, SELECT_WITHIN, bindings | {"ids": ids})}
 
             return self._words_at(connection).all.best(patterns_of(query).values(), k, passing)
 
@@ -112,9 +145,43 @@ class PostgresSearch(StoreReader):
         return TermCounts(index.chunks, dict(zip(patterns, index.counts(patterns.values()), strict=True)))
 
     def sentence_signs(self, ids: Sequence[int]) -> dict[int, SentenceSigns]:
+        signs = {id_: candidate.signs for id_, candidate in self._candidates(ids).items()}
+        return {id_: stored_signs(users, packed) for id_, (users, packed) in signs.items() if users and packed}
+
+    def _candidates(
+        self, ids: Sequence[int], *, vector: bytes | None = None, texts: bool = False
+    ) -> dict[int, Candidate]:
+        """Return these chunks. One statement reads those that the snapshot has not read with vector and texts."""
+        if not ids:
+            return {}
         with self._read() as connection:
-            rows = connection.execute(SELECT_SENTENCES, self._bindings(ids=list(ids)), binary=True)
-            return {chunk_id: stored_signs(users, signs) for chunk_id, users, signs in rows}
+            cached = self._snapshots.candidates if vector in (None, self._snapshots.vector) else {}
+            candidates = {id_: cached[id_] for id_ in ids if id_ in cached}
+            if texts:
+                candidates = {id_: each for id_, each in candidates.items() if each.row.text is not None}
+            if missing := [id_ for id_ in ids if id_ not in candidates]:
+                bindings = self._bindings(ids=missing)
+                candidates |= self._select(connection, SELECT_CANDIDATES, bindings, vector=vector, texts=texts)
+        return candidates
+
+    def _select(
+        self,
+        connection: Connection,
+        statement: str,
+        bindings: dict[str, Any],
+        *,
+        vector: bytes | None = None,
+        texts: bool = True,
+    ) -> dict[int, Candidate]:
+        """Return candidates, which the snapshot keeps, with scores by this vector or the last one."""
+        snapshot = self._snapshots
+        if vector not in (None, snapshot.vector):
+            snapshot.vector, snapshot.candidates = vector, {}
+        bindings |= {"vector": snapshot.vector, "texts": texts}
+        rows = connection.execute(statement, bindings, binary=True)
+        selected = {row[0]: Candidate(chunk_row(row[:7]), row[7], row[8], row[9:11], row[11]) for row in rows}
+        snapshot.candidates |= selected
+        return selected
 
     def _bindings(self, **bound: object) -> dict[str, Any]:
         return {"tenant": self._scope.tenant, "agent": self._scope.agent, "generation": self._generation} | bound

@@ -118,8 +118,9 @@ def _by_rare_terms(connection: apsw.Connection, terms: Sequence[_Term], k: int) 
     while sum(term.count for term in terms[cut:]) >= WORTH_LEAVING:
         rare = _any([term.expression for term in terms[:cut]])
         common = _any([term.expression for term in terms[cut:]])
-        # A chunk without any common term is in the second part; its score correctly has the rare terms only.
-        hits = _select(connection, f"({rare}) AND ({common})", k) | _select(connection, f"({rare}) NOT ({common})", k)
+        # A chunk without any common term is in the first part, where others have less than their score. FTS5 takes
+        # long to leave out chunks with common terms, above all with prefixes.
+        hits = _select(connection, rare, k) | _select(connection, f"({rare}) AND ({common})", k)
         best = sorted(hits.values(), reverse=True)[:k]
         reached = best[-1] if len(best) == k else 0.0
         if _bound(terms[cut:]) <= reached:

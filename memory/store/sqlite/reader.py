@@ -15,6 +15,7 @@ from memory.store.options import StoreOptions
 from memory.store.reader import (
     MOST_WITH_SENTENCES,
     ChunkFilter,
+    ChunkRow,
     Flaw,
     Hit,
     SentenceSigns,
@@ -22,9 +23,7 @@ from memory.store.reader import (
     Vector,
 )
 from memory.store.row_reader import RowReader
-from memory.store.rows import (
-    stored_signs,
-)
+from memory.store.rows import chunk_row, stored_signs
 from memory.store.sqlite import keywords, vectors
 from memory.store.sqlite.check import findings
 from memory.store.sqlite.connection import ReadConnections
@@ -101,6 +100,15 @@ class SqliteReader(RowReader):
         with self._readers.borrow() as connection:
             dimensions = self._dimensions(connection)
             return vectors.vectors_of(connection, ids, dimensions) if dimensions is not None else {}
+
+    def times_of(self, ids: Sequence[int]) -> dict[int, float]:
+        return dict(self._fetch("times", ids=ids))
+
+    def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        return {row[0]: chunk_row(row) for row in self._fetch("chunk_rows", ids=ids)}
+
+    def unread_among(self, ids: Sequence[int]) -> set[int]:
+        return {row[0] for row in self._fetch("unread", ids=ids)}
 
     def search_vectors(self, vector: Vector, k: int, within: ChunkFilter | None = None) -> list[Hit]:
         with self._readers.borrow() as connection:

@@ -49,6 +49,13 @@ STATEMENTS = {
             AND EXISTS (SELECT 1 FROM json_each(:words) AS words WHERE instr(c.text, words.value))""",
     "sentences_after": """
         SELECT rowid, text_hash, users, signs FROM sentences WHERE rowid > :last ORDER BY rowid LIMIT 500""",
+    "times": """
+        SELECT id, said_at FROM chunks WHERE said_at IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))""",
+    "unread": """
+        SELECT id FROM chunks WHERE vector_state = 'unread' AND id IN (SELECT value FROM json_each(:ids))""",
+    "chunk_rows": """
+        SELECT c.id, source, path, ordinal, start_line, end_line, text FROM chunks AS c JOIN files AS f
+        ON f.id = c.file_id WHERE c.id IN (SELECT value FROM json_each(:ids))""",
     "sentences": """
         SELECT c.id, s.users, s.signs FROM chunks AS c JOIN sentences AS s ON s.text_hash = c.text_hash
         WHERE c.id IN (SELECT value FROM json_each(:ids)) AND length(s.users)""",

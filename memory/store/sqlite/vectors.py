@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby, repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 
@@ -140,6 +140,19 @@ class Filling:
     used: int
 
 
+class Cosines(NamedTuple):
+    """Dot products of vectors with one vector: their ids, the products, and how far off each may be, shape (n,)."""
+
+    ids: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+    errors: npt.NDArray[np.float32]
+
+    @classmethod
+    def exact(cls, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> Cosines:
+        """Return products without errors."""
+        return cls(ids, scores, np.zeros_like(scores))
+
+
 # Reading ---------------------------------------------------------------------------------------------
 
 
@@ -155,19 +168,20 @@ def nearest(
     `resident`: the vectors in memory, if they are there.
     """
     with snapshot(connection):
-        ids, scores = cosines(connection, vector) if resident is None else resident.cosines(connection, vector)
+        products = cosines(connection, vector) if resident is None else resident.cosines(connection, vector)
         if within is None or covers_all(connection, within):
-            return _top(ids, scores, k)
-        hits = passing(connection, _top(ids, scores, k * OVER_FETCH), within)
-        if len(hits) >= k or len(ids) <= k * OVER_FETCH:
+            return _top(connection, vector, products, k)
+        hits = passing(connection, _top(connection, vector, products, k * OVER_FETCH), within)
+        if len(hits) >= k or products.ids.size <= k * OVER_FETCH:
             return hits[:k]
         rows = fetch(connection, SELECT_ALL_IDS_WITHIN, bindings_of(connection, within))
-        matches = np.isin(ids, np.array(rows, dtype=np.int64))
-        return _top(ids[matches], scores[matches], k)
+        matches = np.isin(products.ids, np.array(rows, dtype=np.int64))
+        ids, scores, errors = products
+        return _top(connection, vector, Cosines(ids[matches], scores[matches], errors[matches]), k)
 
 
-def cosines(connection: apsw.Connection, vector: Vector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return all ids, shape (n,), and the dot products of their vectors with this one, shape (n,).
+def cosines(connection: apsw.Connection, vector: Vector) -> Cosines:
+    """Return the exact dot products of all vectors with this one.
 
     Reads block after block into one buffer, without a copy of the matrix.
 
@@ -182,7 +196,7 @@ def cosines(connection: apsw.Connection, vector: Vector) -> tuple[npt.NDArray[np
             used = block.used()
             ids.append(block.rowids()[used])
             products.append((matrix @ vector)[used])
-    return np.concatenate(ids), np.concatenate(products)
+    return Cosines.exact(np.concatenate(ids), np.concatenate(products))
 
 
 def matrices(
@@ -216,8 +230,11 @@ def vectors_of(connection: apsw.Connection, ids: Iterable[int], dimensions: int)
     size = dimensions * 4
     with snapshot(connection):
         places = fetch(connection, SELECT_PLACES, (as_json(ids),))
-        for block, in_block in groupby(places, key=itemgetter(1)):
-            with _open_block(connection, block) as blob:
+        if not places:
+            return {}
+        with _open_block(connection, places[0][1]) as blob:
+            for block, in_block in groupby(places, key=itemgetter(1)):
+                blob.reopen(block)
                 for rowid, _, offset in in_block:
                     blob.seek(offset * size)
                     vectors_by_id[rowid] = np.frombuffer(blob.read(size), dtype="<f4")
@@ -268,8 +285,31 @@ def _open_block(connection: apsw.Connection, block: int, *, write: bool = False)
     return connection.blob_open("main", "chunks_vec_vector_chunks00", "vectors", block, write)
 
 
-def _top(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], k: int) -> list[Hit]:
-    """Return the k best of two arrays of equal length, best first, equal scores by id."""
+def _top(connection: apsw.Connection, vector: Vector, products: Cosines, k: int) -> list[Hit]:
+    """Return the k best by their exact cosines, best first, equal scores by id.
+
+    Where vectors are rounded, those that may be among the k best are read. Too many of them make all be read.
+    """
+    ids, scores, errors = products
+    if not errors.any():
+        return _best(ids, scores, k)
+    likely = np.argpartition(-scores, min(k, ids.size) - 1)[:k]
+    if k <= MOST_RESCORED:
+        least = min((hit.score for hit in _rescored(connection, vector, ids[likely])), default=0.0)
+        likely = np.flatnonzero(scores + errors >= least)
+    if likely.size <= MOST_RESCORED:
+        return sorted(_rescored(connection, vector, ids[likely]), key=lambda hit: (-hit.score, hit.id))[:k]
+    every = cosines(connection, vector)
+    matches = np.isin(every.ids, ids)
+    return _best(every.ids[matches], every.scores[matches], k)
+
+
+def _rescored(connection: apsw.Connection, vector: Vector, ids: npt.NDArray[np.int64]) -> list[Hit]:
+    vectors_by_id = vectors_of(connection, ids.tolist(), vector.size)
+    return [Hit(id_, float(stored @ vector)) for id_, stored in vectors_by_id.items()]
+
+
+def _best(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], k: int) -> list[Hit]:
     if len(ids) > k:
         # Includes all that score like the last one, so that their ids decide.
         best = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
@@ -370,17 +410,70 @@ def _added_block(connection: apsw.Connection, vector: Vector) -> tuple[int, Bloc
 
 # In memory -------------------------------------------------------------------------------------------
 
-#: Bytes of a row beside its vector: its id, in the array and in its block.
-_ID_BYTES = 16
+#: Bytes of a row beside its vector: its id, in the array and in its block, and the length of its rounding error.
+_ROW_BYTES = 20
 
-#: Bytes of all vectors in a process's memory, over all agents: 300,000 of 384 dimensions.
-MAX_RESIDENT_BYTES = 512 * 1024 * 1024
+#: Bytes of all vectors in a process's memory, over all agents, and of one agent's from which on they are rounded. So
+#: there is room for 300,000 of 1,536 dimensions.
+MAX_RESIDENT_BYTES, EXACT_BYTES = 512 * 1024**2, 256 * 1024**2
+
+#: Most vectors that a search of rounded ones reads, and bytes of float32 that a processor's cache holds.
+MOST_RESCORED, CACHED_BYTES = 8_192, 393_216
+
+#: Difference of two sums of the same products in float32.
+SUMMING = 1e-5
 
 #: Number of the search of an index from which on its vectors stay in memory.
 HOT_AT_SEARCH = 3
 
 #: Seconds after a search for which its vectors stay: evicting two indexes in turn costs more than it saves.
 RESIDENT_SECONDS = 10.0
+
+
+def resident_bytes(vectors: int, dimensions: int, *, exact_bytes: int = EXACT_BYTES) -> tuple[int, bool]:
+    """Return the bytes that an agent's vectors take in memory, and True if they are rounded."""
+    exact, rounded = (vectors * (dimensions * width + _ROW_BYTES) for width in (4, 1))
+    return (exact, False) if exact < exact_bytes else (rounded, True)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedVectors:
+    """Vectors of a block in one byte a dimension: `codes` * `steps` + `middle`, and the lengths of their `errors`.
+
+    A dimension has steps of its own, so one with large numbers costs the others no precision.
+    """
+
+    codes: npt.NDArray[np.int8]
+    steps: Vector
+    middle: Vector
+    errors: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, matrix: npt.NDArray[np.float32]) -> RoundedVectors:
+        """Round vectors, shape (n, dimensions)."""
+        lowest, highest = matrix.min(axis=0, initial=0.0), matrix.max(axis=0, initial=0.0)
+        middle, steps = (lowest + highest) / 2, np.maximum((highest - lowest) / 254, np.float32(1e-12))
+        numbers = (matrix - middle) / steps
+        codes = np.rint(numbers, out=numbers).astype(np.int8)
+        numbers *= steps
+        numbers += middle
+        numbers -= matrix
+        errors = np.sqrt(np.einsum("ij,ij->i", numbers, numbers)) + np.float32(SUMMING)
+        return cls(codes, steps, middle, errors)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def multiply(self, vector: Vector, products: npt.NDArray[np.float32]) -> None:
+        """Set `products`, shape (n,)."""
+        weights = self.steps * vector
+        rows = max(1, CACHED_BYTES // (4 * vector.size))
+        numbers = np.empty((rows, vector.size), dtype=np.float32)
+        for start in range(0, len(self), rows):
+            part = self.codes[start : start + rows]
+            np.copyto(numbers[: len(part)], part)
+            np.dot(numbers[: len(part)], weights, out=products[start : start + rows])
+        products += self.middle @ vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,16 +487,22 @@ class VectorView:
     transaction: int
     blocks: Mapping[int, Block]
     ids: npt.NDArray[np.int64]
-    vectors: Mapping[int, npt.NDArray[np.float32]]
+    vectors: Mapping[int, npt.NDArray[np.float32] | RoundedVectors]
+    is_rounded: bool = False
 
-    def cosines(self, vector: Vector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Return all ids, and the dot products of their vectors with this one."""
-        products = np.empty(self.ids.size, dtype=np.float32)
+    def cosines(self, vector: Vector) -> Cosines:
+        """Return the dot products of all vectors with this one."""
+        products, errors = np.empty(self.ids.size, dtype=np.float32), np.zeros(self.ids.size, dtype=np.float32)
+        length = np.linalg.norm(vector)
         end = 0
         for matrix in self.vectors.values():
             start, end = end, end + len(matrix)
-            np.dot(matrix, vector, out=products[start:end])
-        return self.ids, products
+            if isinstance(matrix, RoundedVectors):
+                matrix.multiply(vector, products[start:end])
+                np.multiply(matrix.errors, length, out=errors[start:end])
+            else:
+                np.dot(matrix, vector, out=products[start:end])
+        return Cosines(self.ids, products, errors)
 
 
 @dataclass(eq=False, slots=True)
@@ -419,10 +518,10 @@ class ResidentVectors:
     last: float = 0.0
     _refreshing: threading.Lock = field(default_factory=threading.Lock)
 
-    def cosines(
-        self, connection: apsw.Connection, vector: Vector
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    def cosines(self, connection: apsw.Connection, vector: Vector) -> Cosines:
         """Return the result of the function `cosines` in the open transaction, from memory if possible.
+
+        Those of rounded vectors are not exact.
 
         Raises:
             VectorSearchUnavailable: like `cosines`.
@@ -454,15 +553,18 @@ class ResidentVectors:
             return None
         blocks = _blocks(connection)
         ids = np.concatenate([before.ids[:0], *(block.ids() for block in blocks.values())])
-        if not self.shelf.reserve(self, ids.size * (dimensions * 4 + _ID_BYTES)):
+        size, is_rounded = resident_bytes(ids.size, dimensions, exact_bytes=self.shelf.exact_bytes)
+        if not self.shelf.reserve(self, size):
             return None
         unchanged = [number for number, block in blocks.items() if before.blocks.get(number) == block]
+        unchanged = unchanged if before.is_rounded == is_rounded else []
         vectors_by_block = {number: before.vectors[number] for number in unchanged}
         changed = [number for number in blocks if number not in vectors_by_block]
         for number, block, matrix in matrices(connection, changed, blocks, dimensions):
-            vectors_by_block[number] = matrix[block.used()]
+            used = matrix[block.used()]
+            vectors_by_block[number] = RoundedVectors.of(used) if is_rounded else used
         vectors = {number: vectors_by_block[number] for number in blocks}
-        return self.shelf.replace(self, VectorView(transaction, blocks, ids, vectors))
+        return self.shelf.replace(self, VectorView(transaction, blocks, ids, vectors, is_rounded))
 
 
 class VectorShelf:
@@ -475,11 +577,12 @@ class VectorShelf:
         self,
         *,
         max_bytes: int = MAX_RESIDENT_BYTES,
+        exact_bytes: int = EXACT_BYTES,
         hot_at_search: int = HOT_AT_SEARCH,
         resident_seconds: float = RESIDENT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._max_bytes = max_bytes
+        self._max_bytes, self.exact_bytes = max_bytes, exact_bytes
         self._hot_at_search = hot_at_search
         self._resident_seconds = resident_seconds
         self._clock = clock

@@ -15,6 +15,7 @@ from memory.store.errors import StoreAway, StoreBusy, Superseded
 from memory.store.options import StoreOptions
 from memory.store.postgres.connection import Database
 from memory.store.postgres.rows import STATEMENTS, run
+from memory.store.postgres.search import SELECT_CANDIDATES
 from memory.store.postgres.writer import PostgresStore, WriteTransaction, create_generation
 from memory.store.reader import SentenceSigns
 from memory.store.row_reader import names_of
@@ -174,7 +175,7 @@ def test_a_check_names_each_kind_of_damage(
         ("named", {"folder": "/", "name": "a.md"}),
         ("chunks_of", {"source": "memory", "path": "memory/a.md", "first": 0}),
         ("begun_by", {"hash": "x", "source": "sessions"}),
-        ("chunk_rows", {"ids": [1, 2]}),
+        ("candidates", {"ids": [1, 2], "vector": None, "texts": True}),
         ("texts_holding", {"keys": names_of([NOTE]), "words": ["x"]}),
     ],
 )
@@ -184,7 +185,8 @@ def test_a_lookup_reads_an_index_under_row_security(
     scope = {"tenant": "acme", "agent": "anna", "generation": postgres.name}
     with fleet_database.transaction("acme") as connection:
         connection.execute("SET LOCAL enable_seqscan = off")
-        plan = str(run(connection, f"EXPLAIN {STATEMENTS[name]}", scope | bindings))
+        statement = (STATEMENTS | {"candidates": SELECT_CANDIDATES})[name]
+        plan = str(run(connection, f"EXPLAIN {statement}", scope | bindings))
     assert "Index Scan" in plan
     assert "Seq Scan" not in plan
 

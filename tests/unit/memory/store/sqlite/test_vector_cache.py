@@ -53,10 +53,13 @@ def resident_of(reader: object) -> ResidentVectors:
 class ResidentVectorsMachine(RuleBasedStateMachine):
     """Writes over connections of its own; the reader under test stays open, as a service's does."""
 
+    #: Bytes of vectors from which on they are rounded.
+    exact_bytes = 1_000_000
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.shelf = VectorShelf(hot_at_search=1)
+        self.shelf = VectorShelf(hot_at_search=1, exact_bytes=self.exact_bytes)
         self.writer = FileGenerationWriter(self.folder, StoreOptions())
         self.generation = 0
         (self.store,) = self.writer.open_writer(Fingerprint("0", "{}"))
@@ -144,6 +147,7 @@ class ResidentVectorsMachine(RuleBasedStateMachine):
                 assert view is not None
                 assert str(view.transaction) == scan.meta("transactions")
                 assert view.ids.size == scan.counts().vectors_ready
+                assert view.is_rounded == (view.ids.size * (16 * 4 + 20) >= self.exact_bytes)
         scan.close()
 
     def commit(self, change: DocumentWrite | DocumentDelete) -> None:
@@ -156,8 +160,47 @@ class ResidentVectorsMachine(RuleBasedStateMachine):
         return chunk(f"text {self.seed}", ordinal, vector=vector)
 
 
+class RoundedVectorsMachine(ResidentVectorsMachine):
+    """More than 23 vectors are rounded."""
+
+    exact_bytes = 2_000
+
+
 TestResidentVectors = ResidentVectorsMachine.TestCase
-TestResidentVectors.settings = settings(max_examples=examples(8), stateful_step_count=25, deadline=None)
+TestRoundedVectors = RoundedVectorsMachine.TestCase
+TestResidentVectors.settings = TestRoundedVectors.settings = settings(
+    max_examples=examples(8), stateful_step_count=25, deadline=None
+)
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.001], ids=["everywhere", "all alike"])
+def test_rounded_vectors_give_the_results_of_a_scan(tmp_path: Path, spread: float) -> None:
+    numbers = np.random.default_rng(5)
+    # A dimension with large numbers, as some models have, and half of them close to the query.
+    centre = np.where(np.arange(64) == 7, 4.0, 0.1)
+    matrix = (centre + spread * numbers.standard_normal((12_000, 64))).astype(np.float32)
+    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+    writer = FileGenerationWriter(tmp_path, StoreOptions())
+    (store,) = writer.open_writer(Fingerprint("0", "{}"))
+    for start in range(0, len(matrix), 1_000):
+        names = [str(number) for number in range(start, start + 1_000)]
+        store.write([document(key(f"memory/{start}.md"), *names, vectors=list(matrix[start : start + 1_000]))])
+    shelf = VectorShelf(hot_at_search=1, exact_bytes=0)
+    rounded, scan = FileGenerations(tmp_path, StoreOptions(), shelf=shelf).open_reader(), writer.open_reader()
+    assert rounded is not None
+    assert scan is not None
+    for query in matrix[::3_000]:
+        for k in (1, 60, 240, 9_000):
+            ours, exact = rounded.search_vectors(query, k), scan.search_vectors(query, k)
+            assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in exact], abs=1e-6)
+            # Sums in another order may put equal ones in another order.
+            far = {hit.id for hit in exact if hit.score > exact[-1].score + 1e-6}
+            assert far <= {hit.id for hit in ours}
+    view = resident_of(rounded).view
+    assert view is not None
+    assert view.is_rounded
+    for reader in (rounded, scan, writer):
+        reader.close()
 
 
 def test_the_vectors_searched_longest_ago_make_room_unless_they_are_in_use() -> None:
