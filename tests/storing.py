@@ -28,7 +28,7 @@ from memory.store.options import StoreOptions
 from memory.store.reader import Hit, TranscriptPosition, Vector
 from memory.store.sqlite.connection import load_sqlite_vec
 from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.writer import DocumentTouch, DocumentWrite, Held, MovedChunk, Refusal
+from memory.store.writer import DocumentTouch, DocumentWrite, MovedChunk, Refusal, VectorOutcome
 from schemas.documents import DocumentKey, FileStat
 
 DIMENSIONS = 16
@@ -93,16 +93,16 @@ def vector(seed: int, dimensions: int = DIMENSIONS) -> Vector:
 class VectorChunk(Chunk):
     """A chunk together with its vector, refusal or hold, which `vectors_of` hands to a write."""
 
-    vector: Vector | Refusal | Held | None = None
+    vector: VectorOutcome | None = None
 
 
-def vectors_of(chunks: Iterable[VectorChunk]) -> dict[str, Vector | Refusal | Held]:
+def vectors_of(chunks: Iterable[VectorChunk]) -> dict[str, VectorOutcome]:
     """Vectors, refusals and holds of new chunks by text hash."""
     return {chunk.text_hash: chunk.vector for chunk in chunks if chunk.vector is not None}
 
 
 def chunk(
-    text: str, ordinal: int = 0, *, vector: Vector | Held | None = None, refused: str | None = None
+    text: str, ordinal: int = 0, *, vector: VectorOutcome | None = None, refused: str | None = None
 ) -> VectorChunk:
     """A chunk on a line of its own."""
     return VectorChunk(
@@ -116,7 +116,7 @@ def chunk(
 
 
 def document(
-    document_key: DocumentKey, *texts: str, revision: int = 0, vectors: Sequence[Vector | Held | None] = ()
+    document_key: DocumentKey, *texts: str, revision: int = 0, vectors: Sequence[VectorOutcome | None] = ()
 ) -> DocumentWrite:
     """A document that is new to the index, one chunk a text."""
     given = [*vectors, *[None] * (len(texts) - len(vectors))]

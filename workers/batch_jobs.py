@@ -139,6 +139,7 @@ class AgentJobs:
         # In this order: documents that are not being read any more are among those that wait.
         reading_seconds = self._reading_seconds()
         pending = dict.fromkeys(self._indexer.target().pending_hashes().values())
+        in_jobs = self.ledger.hashes(self._supply.identity)  # first: a job that ends meanwhile is still in it
         gathered: set[str] = set()
         gathering = False
         coordination = self._supply.coordination
@@ -168,7 +169,7 @@ class AgentJobs:
         given_up = [job for job in self._due() if not job.open and job.identity == self._supply.identity]
         sought = pending.keys() & set().union(*(self.ledger.hashes_in(job.reference) for job in given_up))
         self.look_after()
-        elsewhere = gathered | sought | self.ledger.hashes(self._supply.identity)
+        elsewhere = gathered | sought | in_jobs | self.ledger.hashes(self._supply.identity)
         if not elsewhere:
             return BatchTurn()
         return BatchTurn(pending.keys() - elsewhere, self._poll_seconds if sought or (gathering and gathered) else None)

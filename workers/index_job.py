@@ -60,8 +60,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
             # Also those of a job that died between its commit and its request.
             available = indexer.supply.provider is not None
             unfilled = available and bool(indexer.target().pending_hashes(1))
-            may_hold = available and runtime.settings.store.url is None  # a fleet holds nothing
-            held_chunks = may_hold and bool(indexer.target().held_hashes(1))
+            held_chunks = available and bool(indexer.target().held_hashes(1))
             sentences = report.added and embeds_sentences(indexer.agent, indexer.supply.provider)
             building = indexer.generations.next() is not None
             # A new index (the old one was deleted) lacks more documents than the marked ones.

@@ -11,7 +11,6 @@ from memory.embedding.consent import Consents
 from memory.index import completion as completing
 from memory.index.completion import MOST, fill_sentences, fill_vectors
 from memory.index.estimate import RATE
-from memory.index.indexer import Indexer
 from memory.store.errors import StoreAway, StoreBusy
 from memory.store.writer import Refusal, Store
 from schemas.agents import Scope
@@ -58,8 +57,10 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         if lacking is not None and (target.pending_hashes(1) or target.held_hashes(1)):
             # A worker with the key may take the message next time.
             raise Postponed(lacking, retry_in=UNABLE_PAUSE_SECONDS, condition=ConditionCode.PROVIDER_MISSING)
-        if (halt := runtime.halt(agent)) is None:
-            _release_held(runtime, indexer)
+        halt, waiting = runtime.halt(agent), runtime.queue.pending_set.waiting(agent)
+        if halt is None and runtime.owns() and target.held_hashes(1):
+            consents, is_drained = Consents.of(runtime.settings, agent), not (waiting.backfill or waiting.running)
+            completing.release_held(indexer, consents, drained=is_drained)
         budget = runtime.spent_budget(agent)
         if budget is not None and target.pending_hashes(1):
             tenant = Scope.of(agent).tenant
@@ -124,15 +125,6 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         runtime.queue.request_completion(agent)
     elif sentences_left:
         raise Postponed("texts and vectors come first", retry_in=0.5 if queue.is_idle() else 5.0)
-
-
-def _release_held(runtime: Runtime, indexer: Indexer) -> None:
-    """Release the held chunks that may be paid for, if this process owns the indexes. A fleet holds none."""
-    settings, agent = runtime.settings, indexer.agent.id
-    if settings.store.url is None and runtime.owns() and indexer.target().held_hashes(1):
-        waiting = runtime.queue.pending_set.waiting(agent)
-        is_drained = not (waiting.backfill or waiting.running)
-        completing.release_held(indexer, Consents.of(settings, agent), drained=is_drained)
 
 
 def poll_batches(runtime: Runtime, agent: str) -> None:

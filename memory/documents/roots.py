@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from functools import lru_cache
 from glob import escape
 from pathlib import Path
 from typing import TypeAlias
@@ -65,6 +66,7 @@ _NAME = re.compile(
 )
 
 
+@lru_cache(maxsize=1_024)
 def is_folder_name(name: str) -> bool:
     """Return True if a walk enters a folder of that name."""
     return bool(name) and not name.startswith(".") and name not in _IGNORED_FOLDERS and is_utf8(name)
@@ -75,6 +77,8 @@ def is_note_name(name: str) -> bool:
     return name[-3:].lower() == _SUFFIX and not name.startswith((".", "~$")) and is_utf8(name)
 
 
+# The steps of indexing ask for the same one.
+@lru_cache(maxsize=1_024)
 def is_transcript_name(name: str) -> bool:
     """Return True if a file of that name is a transcript."""
     if ".jsonl" not in name or _COPY.search(name) or not is_utf8(name):

@@ -170,7 +170,8 @@ class Transcripts(DocumentSource):
 
         An archive may have had its session's, a transcript of a configured folder that of an import.
         """
-        imported = (join(root.real, *parts) for root, parts in self.places(key)[:1])
+        places = [] if key.path.startswith("/") else self.places(key)[:1]
+        imported = (join(root.real, *parts) for root, parts in places)
         names = [*dict.fromkeys((key.path, *imported))]
         sessions = [session for name in names if (session := archived_path(name)) is not None]
         return [DocumentKey(self.name, name) for name in (*sessions, *names[1:])]
@@ -459,7 +460,8 @@ class Imports(Transcripts):
 
     def places(self, key: DocumentKey) -> list[Place]:
         """Return the place of a document in the latest of the imports that reach it."""
-        if nearest(self.configured(), key.path) is not None or (self.key_of(key.path) or (None,))[0] != key:
+        place = nearest(self.roots(), key.path)
+        if place is None or join(place[0].prefix, *place[1]) != key.path or nearest(self.configured(), key.path):
             return []
         return super().places(key)[:1]
 

@@ -32,8 +32,8 @@ from memory.index.indexer import Indexer, dimensions_of
 from memory.index.provider import embeds_sentences
 from memory.redaction import redactor_for
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
-from memory.store.reader import NOWHERE, ChunkRow, IndexedFile, SentenceSigns, StoreReader
-from memory.store.writer import DocumentWrite, Held, Refusal, Store, Unread, VectorOutcome
+from memory.store.reader import NOWHERE, ChunkRow, IndexedFile, SentenceSigns, StoreReader, VectorState
+from memory.store.writer import DocumentWrite, Refusal, Store, Unread, VectorOutcome
 from memory.transcripts.packing import packed_sentences
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
 from schemas.errors import Permanent, Terminal, Transient
@@ -198,7 +198,7 @@ def _copy(indexer: Indexer, reader: StoreReader, target: Store, file: IndexedFil
         identity = embedding_of(target.meta("identity"))
         held = indexer.held_vectors([chunk.text_hash for chunk in added], identity=identity)
         unread = indexer.unread({chunk.text_hash: chunk.text for chunk in added}, target)
-        unpaid = dict.fromkeys([chunk.text_hash for chunk in added] if indexer.holds else (), Held())
+        unpaid = dict.fromkeys([chunk.text_hash for chunk in added] if indexer.holds else (), VectorState.HELD)
         write = DocumentWrite(
             file.key,
             expected,

@@ -39,9 +39,6 @@ Item = TypeVar("Item")
 #: Texts in one look-up.
 _GROUP = 1_000
 
-#: Bytes of a token in English notes.
-_BYTES_PER_TOKEN = 4
-
 #: Bytes on the disk of a chunk besides its vector, and of a vector's dimension, in index and cache; bytes of a
 #: dimension in the memory of a search; dimensions of a vector before the first one came.
 _CHUNK_BYTES, _DIMENSION_BYTES, _DIMENSIONS = 2_600, 6, 1_536
@@ -311,26 +308,18 @@ def _extrapolated(
     return replace(cost, documents=documents, at_most=totals["tokens"] + math.ceil(2 * error * unread), **totals)
 
 
-def rough_estimate(settings: Settings, agent: AgentSettings, *, documents: int, size: int) -> Estimate:
-    """Return about the cost of embedding so many unread documents of `size` bytes in all, without a cache."""
-    tokens = size // _BYTES_PER_TOKEN
-    texts = max(documents, tokens // agent.chunking.tokens)
-    return estimate_of(provider_of(settings, agent), agent, documents=documents, texts=texts, tokens=tokens)
-
-
 def estimate_of(
     choice: ProviderChoice,
     agent: AgentSettings,
     *,
     texts: int,
     tokens: int,
-    documents: int = 0,
     noted: Mapping[str, str] | None = None,
 ) -> Estimate:
     """Return the cost of embedding so many texts and tokens; `noted` as by `noted_in`."""
-    cost = Estimate(documents, chunks=texts, to_embed=texts, tokens=tokens)
+    cost = Estimate(chunks=texts, to_embed=texts, tokens=tokens)
     if choice.provider is None:
-        return Estimate(documents, reason=choice.explanation)
+        return Estimate(reason=choice.explanation)
     return _priced(cost, choice, agent, repeat(tokens / max(texts, 1), texts), noted or {})
 
 

@@ -23,8 +23,8 @@ from memory.index.fingerprint import Fingerprint, embedding_of, fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.index.planner import Planner, failure_of
 from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
-from memory.store.reader import Vector
-from memory.store.writer import DocumentChange, DocumentFailure, DocumentWrite, Held, Store, Unread, WriteOutcome
+from memory.store.reader import Vector, VectorState
+from memory.store.writer import DocumentChange, DocumentFailure, DocumentWrite, Store, Unread, WriteOutcome
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient
@@ -232,7 +232,8 @@ class Indexer:
         missing = [digest for digest in missing if digest not in sent]
         if (
             missing
-            and not self._left_to_turns(lane)
+            # Turns of embedding send old texts: they fill requests across commits.
+            and (lane is Lane.LIVE or not (self.holds or (self.supply.provider and self.supply.provider.account)))
             and self._may_buy()
             and batcher.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS
         ):
@@ -244,11 +245,6 @@ class Indexer:
             )
         return batch
 
-    def _left_to_turns(self, lane: Lane) -> bool:
-        """Return True if turns of embedding send the texts of this lane: they fill requests across commits."""
-        provider = self.supply.provider
-        return lane is Lane.BACKFILL and (self.holds or bool(provider and provider.account))
-
     def _commit(self, run: _Run, batch: CommitBatch, attempt: int) -> None:
         if batch.ticket is not None:
             self.generations.look_again()  # no transaction stays open while it waits
@@ -256,7 +252,7 @@ class Indexer:
             batch.ticket.cancel()
             batch.vectors.update(batch.ticket.results())
         has_vectors = embedding_of(run.target.meta("identity")) != NO_VECTORS
-        unpaid = dict.fromkeys(batch.unpaid - batch.vectors.keys(), Held())
+        unpaid = dict.fromkeys(batch.unpaid - batch.vectors.keys(), VectorState.HELD)
         # A document larger than a transaction gets its keywords now and its vectors in slices.
         changes = [
             replace(plan.write, vectors=batch.vectors | unpaid)

@@ -46,6 +46,7 @@ class Planner:
         self.resumable = False
         self.commits_first = False
         self._store = store
+        self._writer = store if isinstance(store, Store) else None
         self._agent = agent
         self._files = files
         self._provider = provider
@@ -93,7 +94,7 @@ class Planner:
                 self.batch.done.append(key)
                 self._report.unchanged += 1
             elif source is None:
-                yield from self._transcript(key, stat, is_new=indexed is None)
+                yield from self._transcript(key, stat, revision)
             elif indexed is not None and (indexed.content_hash, indexed.notes) == (source.content_hash, source.notes):
                 stat = indexed.stat_when_the_same(source.stat)
                 self.batch.other_changes.append(DocumentTouch(key, stat, indexed.content_hash))
@@ -129,12 +130,14 @@ class Planner:
             meanings = tuple(block.meaning for block in blocks if block.meaning is not None)
         return Plan(write, meanings=meanings)
 
-    def _transcript(self, key: DocumentKey, stat: FileStat, *, is_new: bool) -> Iterator[None]:
-        store = self._store
-        for part in slices_of(key, files=self._files, store=store, memory=self._agent, provider=self._provider):
+    def _transcript(self, key: DocumentKey, stat: FileStat, revision: int) -> Iterator[None]:
+        store = self._store if revision > 0 else None
+        for part in slices_of(
+            key, files=self._files, store=store, revision=revision, memory=self._agent, provider=self._provider
+        ):
             # For an estimate, a renamed transcript is a new one whose texts have vectors.
-            is_first = is_new and isinstance(part.write.expected, int)
-            if is_first and isinstance(store, Store) and self._renamed(store, key, stat, part.write.added[:1]):
+            is_first = revision <= 0 and isinstance(part.write.expected, int)
+            if is_first and self._writer is not None and self._renamed(self._writer, key, stat, part.write.added[:1]):
                 break
             self.batch.add(part)
             self.resumable = part.resumable

@@ -67,19 +67,20 @@ def slices_of(
     *,
     files: AgentFiles,
     store: StoreReader | None,
+    revision: int,
     memory: MemorySettings,
     provider: EmbeddingProvider | None,
 ) -> Iterator[Plan]:
     """Yield the slices that bring a transcript up to date; the last one has `write.complete`.
 
-    The first slice continues from `store`, None for an empty index.
+    The first slice continues from `store`, where the transcript has this `revision`; None if the index lacks it.
 
     Raises:
         DocumentGone, DocumentRefused, DocumentUnreadable, TranscriptDamaged: see there; earlier slices stay valid.
         Transient: the file is being replaced, or the system is out of descriptors.
     """
     with files.opened(key) as opened:
-        yield from _Slicing(key, opened, store, memory, provider).run()
+        yield from _Slicing(key, opened, store, revision, memory, provider).run()
 
 
 def longest_beginning(
@@ -123,6 +124,7 @@ class _Slicing:
         key: DocumentKey,
         opened: OpenTranscript,
         store: StoreReader | None,
+        revision: int,
         memory: MemorySettings,
         provider: EmbeddingProvider | None,
     ) -> None:
@@ -133,9 +135,9 @@ class _Slicing:
         self._redact = redactor_for(memory, "sessions")
         self._store = store
         # Position in the index, and position that a slice ending inside a line leaves there.
+        self._revision = revision
         self._stored = store.transcript(key) if store is not None else None
         self._standing = self._stored
-        self._revision = store.revision(key) if store is not None else 0
         self._indexed = store.file(key) if store is not None and self._stored is not None else None
         self._last = ("", 0)  # digest and length of the last line
         self._messages = 0  # up to the last slice

@@ -37,7 +37,6 @@ from memory.store.writer import (
     DocumentFailure,
     DocumentTouch,
     DocumentWrite,
-    Held,
     MovedChunk,
     Refusal,
     Store,
@@ -197,8 +196,8 @@ class DocumentTransaction(ABC):
                 return VectorState.REFUSED, outcome.reason, None
             case Unread():
                 return VectorState.UNREAD, outcome.script, None
-            case Held():
-                return VectorState.HELD, None, None
+            case VectorState():
+                return outcome, None, None
         if outcome is None or not self._keeps_vectors:
             return VectorState.PENDING, None, None
         return VectorState.READY, None, outcome
@@ -217,12 +216,6 @@ class DocumentTransaction(ABC):
             # An unreadable document matters more than missing vectors of its older version.
             if before is None or not before.last_at or before.error_class == EMBEDDING_REFUSED:
                 self._settle_letter(key, fresh=True)
-        self.changed = self.changed or bool(outcomes)
-        return len(outcomes)
-
-    def release_held(self, ids: Collection[int]) -> int:
-        outcomes = [(chunk_id, None) for (chunk_id,) in self._fetch("held_among", ids=list(ids))]
-        self._set_outcomes(outcomes)
         self.changed = self.changed or bool(outcomes)
         return len(outcomes)
 
@@ -408,7 +401,6 @@ class DocumentWriter(Store, ABC):
 
     rename_document = _committed(DocumentTransaction.rename)
     write_vectors = _committed(DocumentTransaction.join_vectors)
-    release_held = _committed(DocumentTransaction.release_held)
     add_users_words = _committed(DocumentTransaction.add_users_words)
     add_sentences = _committed(DocumentTransaction.add_sentences)
     retry_dead_letter = _committed(DocumentTransaction.retry)

@@ -276,8 +276,12 @@ class StoreReader(Protocol):
         `limit` is the largest number of chunks, and `among` has the text hashes that count.
         """
 
-    def held_hashes(self, limit: int | None = None, *, after: int = 0) -> dict[int, str]:
-        """Return the text hashes of held chunks by chunk id, of those with ids above `after`, oldest first."""
+    def held_hashes(self, limit: int | None = None, *, after: int = 0) -> dict[int, str]:  # noqa: ARG002 - see below
+        """Return the text hashes of held chunks by chunk id, of those with ids above `after`, oldest first.
+
+        A fleet's store holds none: a tenant's budget is its consent.
+        """
+        return {}
 
     def refused_chunks(self, key: DocumentKey) -> list[StoredChunk]:
         """Return the document's refused chunks, in the order of `chunks_of`."""

@@ -60,7 +60,7 @@ def statements(
     file_id = f"(SELECT id {files} AND source = :source AND path = :path)"
     newest = f"(SELECT id {chunks} ORDER BY id DESC LIMIT 1 OFFSET {MOST_WITH_SENTENCES})"
     lacking = f"{chunks} AND id > coalesce({newest}, 0) AND vector_state = 'ready' AND {lacks_sentences}"
-    states = ("pending", "refused", "held", "unread")
+    states = ("pending", "refused", "unread")
     counts = (f"(SELECT count(*) {chunks} AND vector_state = '{state}')" for state in states)
     return {
         "file": f"SELECT id, {position} WHERE {of} AND source = :source AND path = :path",
@@ -82,8 +82,6 @@ def statements(
             ORDER BY c.id LIMIT {MOST_BEGUN}""",
         "pending": f"SELECT id, text_hash {chunks} AND vector_state = 'pending' ORDER BY id LIMIT :limit",
         "pending_among": f"SELECT c.id, text_hash, source, path {both} AND vector_state = 'pending' AND c.id {ids}",
-        "held": f"SELECT id, text_hash {chunks} AND vector_state = 'held' AND id > :after ORDER BY id LIMIT :limit",
-        "held_among": f"SELECT id {chunks} AND vector_state = 'held' AND id {ids}",
         "refused_of_file": f"{chunks_of} = :file AND vector_state = 'refused'",
         "lacking": f"SELECT id, text_hash {lacking} ORDER BY id DESC LIMIT :limit",
         "count_lacking": f"SELECT count(*) {lacking}",
@@ -178,9 +176,6 @@ class RowReader(StoreReader):
             return dict(self._fetch("pending", limit=_NO_LIMIT if limit is None else limit))
         pending = self._fetch("pending", limit=_NO_LIMIT) if among else []
         return dict(islice((row for row in pending if row[1] in among), limit))
-
-    def held_hashes(self, limit: int | None = None, *, after: int = 0) -> dict[int, str]:
-        return dict(self._fetch("held", after=after, limit=_NO_LIMIT if limit is None else limit))
 
     def lacking_sentences(self, limit: int) -> dict[int, str]:
         return dict(self._fetch("lacking", limit=limit))

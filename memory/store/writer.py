@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from memory.chunking.chunker import Chunk
-from memory.store.reader import SentenceSigns, StoreReader, TranscriptPosition, Vector
+from memory.store.reader import SentenceSigns, StoreReader, TranscriptPosition, Vector, VectorState
 from schemas.documents import DocumentKey, FileStat
 
 
@@ -26,13 +26,8 @@ class Unread:
     script: str
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Mark of a new chunk whose embedding costs money and has no consent: it waits for `Store.release_held`."""
-
-
-#: A chunk's vector, or the reason why it has none.
-VectorOutcome: TypeAlias = "Vector | Refusal | Unread | Held"
+#: A chunk's vector, or the reason why it has none. The only state among them is `HELD`.
+VectorOutcome: TypeAlias = "Vector | Refusal | Unread | VectorState"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +169,9 @@ class Store(StoreReader, Protocol):
         dead letter, unless the letter says that the document could not be read. Returns the number of chunks changed.
         """
 
-    def release_held(self, ids: Collection[int]) -> int:
+    def release_held(self, ids: Collection[int]) -> int:  # noqa: ARG002 - a store that holds some uses it
         """Make those of these chunks that are held pending; return their number."""
+        return 0
 
     def add_users_words(self) -> bool:
         """Add the users' words that an older version left out, of the newest chunks; return False if none are left."""

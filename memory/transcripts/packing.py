@@ -49,7 +49,7 @@ def label(speaker: str, said_at: float | None) -> str:
     """Return `[2026-02-03 09:00] User: `, in UTC; without a time `User: `."""
     if said_at is None:
         return f"{speaker}: "
-    return f"[{datetime.fromtimestamp(said_at, UTC):%Y-%m-%d %H:%M}] {speaker}: "
+    return f"[{datetime.fromtimestamp(said_at, UTC).isoformat(' ')[:16]}] {speaker}: "
 
 
 def without_middle(text: str, *, most: int) -> tuple[str, int]:

@@ -44,9 +44,7 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
     logs.configure_logs(level=40)
     invocation = ctx.ensure_object(Invocation)
     settings, ids = invocation.settings, [agent.id for agent in invocation.agents(lambda _: ())]
-    # Without --agent also those of agents that are not configured any more.
-    batch_jobs = batch_jobs_of(settings, *ids, *_tenants(invocation))
-    jobs = [_body(job) for job in batch_jobs if invocation.agent is None or job.agent in ids]
+    jobs = [_body(job) for job in _batch_jobs(invocation)]
     queue, problem = None, None
     try:
         queue = _queue(settings, ids, all_agents=invocation.fleet is not None and invocation.agent is None)
@@ -67,9 +65,7 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     What it did by then is kept and not paid for again. Its other texts, and those of later jobs, wait for `recalld jobs
     resume`. Leaves with exit code 3 when there is no such job.
     """
-    settings = invocation.settings
-    jobs = batch_jobs_of(settings, *(agent.id for agent in invocation.agents(lambda _: ())), *_tenants(invocation))
-    job = next((candidate for candidate in jobs if candidate.reference == reference), None)
+    job = next((candidate for candidate in _batch_jobs(invocation) if candidate.reference == reference), None)
     if job is None:
         raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
     if not job.open:
@@ -87,9 +83,8 @@ def resume(invocation: Invocation) -> None:
 
     They wait after `recalld jobs cancel`, and after three jobs that did not bring their vectors.
     """
-    settings, ids = invocation.settings, [agent.id for agent in invocation.agents(lambda _: ())]
-    jobs = batch_jobs_of(settings, *ids, *_tenants(invocation))
-    for agent in dict.fromkeys(job.agent for job in jobs if invocation.agent is None or job.agent in ids):
+    settings = invocation.settings
+    for agent in dict.fromkeys(job.agent for job in _batch_jobs(invocation)):
         with BatchLedger.of(settings, Scope.of(agent).tenant) as ledger, open_broker(settings) as broker:
             count = ledger.resume(agent)
             with suppress(BrokerUnavailable):  # the next worker that starts looks by itself
@@ -97,10 +92,13 @@ def resume(invocation: Invocation) -> None:
         click.echo(f"{agent}: {counted(count, 'batch job')} resumed; their texts go on as soon as workers run")
 
 
-def _tenants(invocation: Invocation) -> Iterator[str]:
-    """Yield an id of each tenant of a fleet, unless the call names an agent."""
-    if invocation.fleet is not None and invocation.agent is None:
-        yield from (Scope(tenant, "").agent_id for tenant in invocation.fleet.budgets())
+def _batch_jobs(invocation: Invocation) -> list[BatchJob]:
+    """Return the batch jobs of the call's agents; without --agent also of agents that are not configured any more."""
+    ids, fleet = [agent.id for agent in invocation.agents(lambda _: ())], invocation.fleet
+    if invocation.agent is not None:
+        return [job for job in batch_jobs_of(invocation.settings, *ids) if job.agent in ids]
+    tenants = (Scope(tenant, "").agent_id for tenant in fleet.budgets()) if fleet is not None else ()
+    return batch_jobs_of(invocation.settings, *ids, *tenants)
 
 
 def _body(job: BatchJob) -> dict[str, Any]:

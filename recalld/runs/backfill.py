@@ -42,8 +42,8 @@ from memory.index.estimate import Estimate, Sample
 from memory.index.generation_writer import GenerationWriter
 from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted
-from memory.store.reader import StoreReader
-from memory.store.writer import DocumentDelete, Held, WriteOutcome
+from memory.store.reader import VectorState
+from memory.store.writer import DocumentDelete, WriteOutcome
 from producers.reconciler import AgentComparison
 from recalld.invocation import NOTHING_FOUND, Invocation, to_type
 from recalld.runs.consent import Allowance, Question, with_consent
@@ -159,7 +159,7 @@ def _run(settings: Settings, plan: BackfillPlan, allowance: Allowance) -> tuple[
     [outcome] = report.outcomes
     failed = {key: reason for key, reason in outcome.failed.items() if key in plan.transcripts}
     with closed(AgentIndex(settings, plan.agent).target()) as reader:
-        keys = {file.key for file in reader.files()} if reader is not None else set()
+        keys = {file.key for file in reader.files()} if reader is not None and plan.transcripts else set()
     left = [key for key in plan.transcripts if key not in keys and key not in failed]
     counts, total = outcome.counts, len(plan.transcripts)
     indexed = total - len(failed) - len(left)
@@ -285,7 +285,11 @@ def plan_backfill(
             or (names_format and target is not None and has_other_format(key, files=files, store=target))
         }
         other_stats = _others(index, files, stats) if target is None else {}
-        finished = _finished_chunks(target, stats.keys() & indexed.keys()) if target is not None else 0
+        finished = 0  # chunks that do not wait for a vector
+        if target is not None:
+            counts, chunks = target.counts(), target.chunks_by_path(SESSIONS_SOURCE)
+            finished = sum(chunks.get(key.path, 0) for key in stats.keys() & indexed.keys())
+            finished = max(0, finished - counts.vectors_pending - counts.vectors_held)
     sizes = {key: stat.size for key, stat in {**missing, **other_stats}.items()}
     for key in sizes.keys() & indexed.keys():
         if indexed[key].inode == missing[key].inode:
@@ -294,12 +298,6 @@ def plan_backfill(
     problems, unchanged = [*selection.problems, *problems], len(stats) - len(missing)
     forecast = Forecast([*sizes.values()], cost.chunks, finished, cost.rate)
     return BackfillPlan(agent, selection, missing, other_stats, unchanged, problems, left_out, cost, forecast)
-
-
-def _finished_chunks(reader: StoreReader, keys: Collection[DocumentKey]) -> int:
-    """Return the number of chunks of these transcripts that do not wait for a vector."""
-    counts, chunks = reader.counts(), reader.chunks_by_path(SESSIONS_SOURCE)
-    return max(0, sum(chunks.get(key.path, 0) for key in keys) - counts.vectors_pending - counts.vectors_held)
 
 
 def documents_of(
@@ -391,7 +389,7 @@ def _cancel(invocation: Invocation, agent: AgentSettings) -> str:
     with closing(GenerationWriter.at(settings, agent.id)) as generations:
         for store in generations.open_existing():
             while pending := store.pending_hashes(MAX_CHUNKS_PER_COMMIT):
-                store.write_vectors({chunk: (text_hash, Held()) for chunk, text_hash in pending.items()})
+                store.write_vectors({chunk: (text_hash, VectorState.HELD) for chunk, text_hash in pending.items()})
             texts = max(texts, store.counts().vectors_held)
             paths |= {file.key.path for file in store.files()}
     change_imports(imports_path(settings.home, agent.id), lambda imports: with_files(imports, paths))

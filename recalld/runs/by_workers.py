@@ -40,7 +40,7 @@ from workers.queue.queue_tenancy import QueueTenancy
 from workers.run import run_workers
 
 #: Seconds between two looks at the queue: this many times as long as a look takes, and at least and at most so long.
-_PAUSE_LOOKS, _LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 10.0, 0.1, 1.0
+_PAUSE_LOOKS, _LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 25.0, 0.1, 1.0
 
 #: Seconds that a command waits for a passing failure of the provider to end.
 _PATIENCE_SECONDS = 30.0

@@ -14,7 +14,7 @@ from memory.documents.notes import every_note
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.batch_jobs.ledger_reader import has_ledger
 from memory.embedding.cache_reader import EmbeddingCacheReader
-from memory.index.estimate import Estimate, Sample, estimate, rough_estimate
+from memory.index.estimate import Estimate, Sample, estimate, estimate_of
 from memory.status.condition_texts import counted, duration
 from memory.transcripts.folding import cut_sentence
 from recalld.invocation import Invocation
@@ -23,7 +23,7 @@ from recalld.runs.status import FREE_OF_CHARGE, dollars, size
 from recalld.settings.load import check_workspace
 from recalld.settings.workspaces import EVERY_NOTE
 from recalld.terminal_text import fields, printable_json, reading
-from recalld.wiring import compare
+from recalld.wiring import AgentIndex, compare
 from schemas.agents import Scope
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
@@ -91,7 +91,9 @@ def confirm_folder(settings: Settings, agent: AgentSettings) -> None:
     if place is None and len(notes) <= MOST_NOTES:
         return
     total = sum(note.size for note in notes)
-    cost = rough_estimate(settings, agent, documents=len(notes), size=total)
+    tokens = total // 4  # bytes, in English notes
+    texts = max(len(notes), tokens // agent.chunking.tokens)
+    cost = estimate_of(AgentIndex(settings, agent).choice, agent, texts=texts, tokens=tokens)
     raise UserError(
         f"{agent.workspace}{f' is {place} and' if place else ''} holds at least {counted(len(notes), '.md file')} "
         f"({size(total)}): {cost_sentence(cost)}; name a folder further down, or take all of it with --yes",

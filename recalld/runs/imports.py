@@ -33,7 +33,7 @@ from memory.store.options import StoreOptions
 from memory.store.reader import IndexedFile, StoreReader, VectorState
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.writer import SqliteStore, copy_whole, create_generation
-from memory.store.writer import DocumentWrite, Held, Refusal, Store, Unread, VectorOutcome, WriteOutcome
+from memory.store.writer import DocumentWrite, Refusal, Store, Unread, VectorOutcome, WriteOutcome
 from schemas.agents import Scope
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
@@ -185,7 +185,7 @@ def _copied(source: StoreReader, target: Store, file: IndexedFile, redact: Calla
         if chunk_id in vectors:
             outcomes[chunk.text_hash] = vectors[chunk_id]
         elif chunk.vector_state is VectorState.HELD and isinstance(target, SqliteStore):  # a fleet holds nothing
-            outcomes[chunk.text_hash] = Held()
+            outcomes[chunk.text_hash] = VectorState.HELD
         elif chunk.refusal is not None:
             is_unread = chunk.vector_state is VectorState.UNREAD
             outcomes[chunk.text_hash] = Unread(chunk.refusal) if is_unread else Refusal(chunk.refusal)

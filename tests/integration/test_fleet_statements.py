@@ -37,7 +37,7 @@ from memory.store.postgres.directory import FleetDirectory, token_hash
 from memory.store.postgres.reader import FLAWS, SELECT_WORDLESS
 from memory.store.postgres.writer import create_generation
 from memory.store.reader import ChunkFilter, SentenceSigns, Span
-from memory.store.writer import DocumentDelete, Held, MovedChunk, Store, Unread
+from memory.store.writer import DocumentDelete, MovedChunk, Store, Unread
 from schemas.agents import Scope
 from schemas.settings import Settings
 from tests.postgres_server import Urls
@@ -179,12 +179,10 @@ def use_tables(settings: Settings, urls: Urls) -> None:
 
 
 def write(store: Store) -> None:
-    """Leave a note with a held chunk, a transcript with a pending, a refused and an unread one, and a dead letter."""
+    """Leave a note, a transcript with a pending, a refused and an unread one, and a dead letter."""
     here = position(1)
     spoken = [chunk("User: one", vector=vector(1)), chunk("two", 1, refused="no"), chunk("three", 2), chunk("four", 3)]
-    vectors = [vector(1), vector(2), Held(), Held()]
-    store.write([document(NOTE, "one alpha", "beta", "costly", "dear", vectors=vectors)])
-    assert store.release_held(store.held_hashes(1)) == 1
+    store.write([document(NOTE, "one alpha", "beta", vectors=[vector(1), vector(2)])])
     store.write([piece(*spoken, continues=None, to=here)])
     [first, *rest] = store.chunks_of(TALK)
     store.write([piece(chunk("five", 4), continues=here, to=position(2), stale_from=3)])

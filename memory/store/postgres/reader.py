@@ -81,15 +81,14 @@ class PostgresReader(PostgresSearch, RowReader):
 
     def counts(self) -> IndexCounts:
         """Return row counts, and an estimate of the bytes on the server's disk: their sum would read every row."""
-        [(files, chunks, pending, refused, held_count, unread, last_commit_at, dimensions)] = self._fetch("counts")
-        ready = chunks - pending - refused - held_count - unread
+        [(files, chunks, pending, refused, unread, last_commit_at, dimensions)] = self._fetch("counts")
+        ready = chunks - pending - refused - unread
         return IndexCounts(
             files=files,
             chunks=chunks,
             vectors_ready=ready,
             vectors_pending=pending,
             vectors_refused=refused,
-            vectors_held=held_count,
             last_commit_at=last_commit_at,
             disk_bytes=chunks * BYTES_A_CHUNK + ready * 2 * (dimensions or 0),
         )

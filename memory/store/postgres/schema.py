@@ -222,13 +222,6 @@ BEGIN
 END $$;
 """
 
-#: Not validated: the rows fulfilled the narrower condition.
-_HELD = """
-ALTER TABLE recalld.chunks DROP CONSTRAINT chunks_vector_state_check, ADD CONSTRAINT chunks_vector_state_check
-    CHECK (vector_state IN ('ready', 'pending', 'refused', 'unread', 'held')) NOT VALID;
-CREATE INDEX chunks_held ON recalld.chunks (tenant, agent, generation, id) WHERE vector_state = 'held';
-"""
-
 
 class Migration(NamedTuple):
     """Step of the schema. Code of the schema number `works_with` and of later ones works on the tables after it.
@@ -242,11 +235,8 @@ class Migration(NamedTuple):
     works_with: int
 
 
-#: Numbered from 1 on. Nothing is held in a fleet.
-MIGRATIONS = (
-    Migration("first tables", _BASE + _FIRST_TABLES, works_with=1),
-    Migration("held chunks", _HELD, works_with=1),
-)
+#: Numbered from 1 on.
+MIGRATIONS = (Migration("first tables", _BASE + _FIRST_TABLES, works_with=1),)
 
 #: Number of the schema with all migrations.
 SCHEMA_NUMBER = len(MIGRATIONS)

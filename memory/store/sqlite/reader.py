@@ -165,7 +165,7 @@ class SqliteReader(RowReader):
             return TermCounts(self._frequencies.chunks(connection), dict(zip(terms, chunk_counts, strict=True)))
 
     def counts(self) -> IndexCounts:
-        [(files, chunks, pending, refused, held_count, unread, last, ever, erased, since)] = self._fetch("counts")
+        [(files, chunks, pending, refused, unread, held_count, last, ever, erased, since)] = self._fetch("counts")
         return IndexCounts(
             files=files,
             chunks=chunks,
@@ -190,6 +190,9 @@ class SqliteReader(RowReader):
         self._readers.close()
         if self._resident is not None:
             self._resident.close()
+
+    def held_hashes(self, limit: int | None = None, *, after: int = 0) -> dict[int, str]:
+        return dict(self._fetch("held", after=after, limit=-1 if limit is None else limit))
 
     def _fetch(self, statement: str, **bindings: object) -> list[tuple[Any, ...]]:
         with self._readers.borrow() as connection:

@@ -56,11 +56,12 @@ STATEMENTS = {
     "chunk_rows": """
         SELECT c.id, source, path, ordinal, start_line, end_line, text FROM chunks AS c JOIN files AS f
         ON f.id = c.file_id WHERE c.id IN (SELECT value FROM json_each(:ids))""",
+    "held": "SELECT id, text_hash FROM chunks WHERE vector_state = 'held' AND id > :after ORDER BY id LIMIT :limit",
     "sentences": """
         SELECT c.id, s.users, s.signs FROM chunks AS c JOIN sentences AS s ON s.text_hash = c.text_hash
         WHERE c.id IN (SELECT value FROM json_each(:ids)) AND length(s.users)""",
 }
-STATEMENTS["counts"] += """,
+STATEMENTS["counts"] += """, (SELECT count(*) FROM chunks WHERE vector_state = 'held'),
     (SELECT value FROM meta WHERE name = 'last_commit_at'),
     (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'chunks'),
     (SELECT value FROM meta WHERE name = 'erased'), (SELECT value FROM meta WHERE name = 'unerased_since')

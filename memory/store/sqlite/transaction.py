@@ -69,6 +69,10 @@ DELETE_SENTENCES = "DELETE FROM sentences WHERE text_hash = ?1 AND ?1 NOT IN (SE
 REPLACE_POSITION = 'INSERT OR REPLACE INTO transcripts (file_id, "offset", lines, digest, state) VALUES (?, ?, ?, ?, ?)'
 DELETE_POSITION = "DELETE FROM transcripts WHERE file_id = ?"
 SET_VECTOR_STATE = "UPDATE chunks SET vector_state = ?, refusal = ? WHERE id = ?"
+RELEASE_CHUNKS = """
+UPDATE chunks SET vector_state = 'pending'
+WHERE vector_state = 'held' AND id IN (SELECT value FROM json_each(?)) RETURNING id
+"""
 
 KEEP_META = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
 
@@ -119,6 +123,12 @@ class WriteTransaction(DocumentTransaction):
         rows = [(state, refusal, chunk_id) for chunk_id, state, refusal, _ in states]
         self._connection.executemany(SET_VECTOR_STATE, rows)
         self._insert_vectors([(chunk_id, vector) for chunk_id, *_, vector in states if vector is not None])
+
+    def release_held(self, ids: Collection[int]) -> int:
+        """Make those of these chunks that are held pending; return their number."""
+        rows = fetch(self._connection, RELEASE_CHUNKS, (as_json(list(ids)),))
+        self.changed = self.changed or bool(rows)
+        return len(rows)
 
     def add_users_words(self) -> bool:
         due = meta_value(self._connection, USERS_WORDS_DUE)

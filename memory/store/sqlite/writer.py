@@ -6,7 +6,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -82,6 +82,10 @@ class SqliteStore(SqliteReader, DocumentWriter):
         except BaseException:
             self._writer.close()
             raise
+
+    def release_held(self, ids: Collection[int]) -> int:
+        with self.transaction() as transaction:
+            return transaction.release_held(ids)
 
     def maintain(self, *, go_on: Callable[[], bool], now: float) -> Maintained:
         vectors = keywords = deleted = 0

@@ -11,7 +11,7 @@ import pytest
 
 from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import MOST_NAMED, ChunkFilter, SentenceSigns, Span, VectorState
-from memory.store.writer import DocumentDelete, DocumentWrite, Held, MovedChunk, Refusal, Store, WriteOutcome
+from memory.store.writer import DocumentDelete, DocumentWrite, MovedChunk, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 from tests.storing import (
     STAT,
@@ -196,23 +196,6 @@ def test_pending_chunks_can_be_had_of_some_texts_only(store: Store) -> None:
     assert list(store.pending_hashes(2, among=some)) == [two.id, again.id]
     assert store.pending_hashes(10, among={"the hash of no chunk", text_hash("one")}) == {}
     assert store.pending_hashes(10, among=set()) == {}
-
-
-def test_held_chunks_have_words_and_no_turn_sees_them_before_their_release(store: Store) -> None:
-    store.write([document(NOTE, "the one", "two", "the three", vectors=[Held(), vector(2), Held()])])
-    one, two, three = store.chunks_of(NOTE)
-    assert [row.vector_state for row in (one, two, three)] == [VectorState.HELD, VectorState.READY, VectorState.HELD]
-    assert (store.pending_hashes(), store.vectors_pending(), len(found(store, "the"))) == ({}, 0, 2)
-    assert store.held_hashes() == {one.id: one.text_hash, three.id: three.text_hash}
-    assert (list(store.held_hashes(1)), list(store.held_hashes(after=one.id))) == ([one.id], [three.id])
-    assert store.write_vectors({one.id: (one.text_hash, vector(1))}) == 0
-    counts = store.counts()
-    assert (counts.vectors_held, counts.vectors_pending, counts.vectors_ready) == (2, 0, 1)
-    assert store.release_held([one.id, two.id, 999]) == 1
-    assert (store.pending_hashes(), list(store.held_hashes())) == ({one.id: one.text_hash}, [three.id])
-    assert (store.counts().vectors_held, store.counts().vectors_pending) == (1, 1)
-    store.write([DocumentDelete(NOTE, store.revision(NOTE))])
-    assert (store.held_hashes(), store.counts().vectors_held) == ({}, 0)
 
 
 def test_the_nearest_come_first_and_with_their_cosines(store: Store) -> None:

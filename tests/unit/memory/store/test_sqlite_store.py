@@ -14,12 +14,13 @@ import pytest
 
 from memory.store.errors import OtherFormat, StoreCorrupt
 from memory.store.options import StoreOptions
+from memory.store.reader import VectorState
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.connection import ReadConnections
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, MIGRATIONS, SCHEMA_NUMBER
 from memory.store.sqlite.writer import SqliteStore, create_generation, migrate
-from memory.store.writer import DocumentDelete, Held
+from memory.store.writer import DocumentDelete
 from tests.storing import TALK, by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 
 CHECKOUT = Path(__file__).parents[4]
@@ -228,6 +229,24 @@ def test_an_index_of_the_first_tables_answers_and_gains_users_words(index_path: 
     store.close()
 
 
+def test_held_chunks_have_words_and_no_turn_sees_them_before_their_release(sqlite_store: SqliteStore) -> None:
+    vectors = [VectorState.HELD, vector(2), VectorState.HELD]
+    sqlite_store.write([document(key("memory/a.md"), "the one", "two", "the three", vectors=vectors)])
+    one, two, three = sqlite_store.chunks_of(key("memory/a.md"))
+    assert [row.vector_state for row in (one, two, three)] == [VectorState.HELD, VectorState.READY, VectorState.HELD]
+    assert (sqlite_store.pending_hashes(), len(sqlite_store.search_text("the", 9))) == ({}, 2)
+    assert sqlite_store.held_hashes() == {one.id: one.text_hash, three.id: three.text_hash}
+    assert (list(sqlite_store.held_hashes(1)), list(sqlite_store.held_hashes(after=one.id))) == ([one.id], [three.id])
+    assert sqlite_store.write_vectors({one.id: (one.text_hash, vector(1))}) == 0
+    counts = sqlite_store.counts()
+    assert (counts.vectors_held, counts.vectors_pending, counts.vectors_ready) == (2, 0, 1)
+    assert sqlite_store.release_held([one.id, two.id, 999]) == 1
+    assert (sqlite_store.pending_hashes(), list(sqlite_store.held_hashes())) == ({one.id: one.text_hash}, [three.id])
+    assert (sqlite_store.counts().vectors_held, sqlite_store.counts().vectors_pending) == (1, 1)
+    sqlite_store.write([DocumentDelete(key("memory/a.md"), sqlite_store.revision(key("memory/a.md")))])
+    assert (sqlite_store.held_hashes(), sqlite_store.counts().vectors_held) == ({}, 0)
+
+
 def test_an_index_of_unread_chunks_keeps_its_rows_and_takes_held_ones(index_path: Path) -> None:
     store = SqliteStore(index_path, StoreOptions())
     store.write([document(key("memory/a.md"), "heron", vectors=[vector(1)])])
@@ -241,7 +260,7 @@ def test_an_index_of_unread_chunks_keeps_its_rows_and_takes_held_ones(index_path
     assert (reader.counts().vectors_held, reader.held_hashes()) == (0, {})
     reader.close()
     store = SqliteStore(index_path, StoreOptions())
-    store.write([document(key("memory/b.md"), "crane", vectors=[Held()])])
+    store.write([document(key("memory/b.md"), "crane", vectors=[VectorState.HELD])])
     assert (store.counts().vectors_ready, store.counts().vectors_held, store.check()) == (1, 1, [])
     store.close()
 
