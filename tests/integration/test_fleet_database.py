@@ -239,6 +239,51 @@ def test_reads_of_one_transaction_see_one_state(database: Database) -> None:
         assert reader.execute(_COUNT).fetchone() == before
 
 
+def read(database: Database) -> int:
+    with database.reading(ACME) as connection:
+        return int(next(connection.execute(_COUNT))[0])
+
+
+def add(database: Database, tenant: str) -> None:
+    with database.transaction(tenant) as connection:
+        connection.execute("INSERT INTO recalld.tenants (tenant) VALUES (%s)", (tenant,))
+
+
+def test_shared_reads_see_one_state_until_the_thread_writes_or_looks_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("memory.store.postgres.connection.SHARED_SECONDS", 1e9)
+    with ThreadPoolExecutor(1) as other, database.shared_reads(ACME):
+        for look in (database.look_again, lambda: add(database, "umbrella")):
+            before = read(database)
+            with database.reading(ACME) as connection:
+                database.once(connection, "query", lambda: asked.append("asked") or [])
+                database.once(connection, "query", lambda: asked.append("again") or [])
+            other.submit(add, database, "acme").result()
+            assert read(database) == before
+            look()
+            assert read(database) == before + 1
+            with database.transaction(ACME) as connection:
+                connection.execute("DELETE FROM recalld.tenants")
+    assert asked == ["asked", "asked"]
+    assert count(database) == 0
+
+
+def test_shared_reads_go_on_after_an_error_and_give_the_connection_back_before_a_write(database: Database) -> None:
+    with database.shared_reads(ACME):
+        with pytest.raises(psycopg.errors.DivisionByZero), database.reading(ACME) as connection:
+            connection.execute("SELECT 1 / 0")
+        with database.reading(ACME) as first:
+            pass
+        with database.reading(ACME) as second, database.reading(ACME) as third:
+            database.look_again()  # in use: it ends with its last user
+            assert first is second is third
+            assert second.execute(_COUNT).fetchone() == (0,)
+        with database.transaction(ACME) as writer:
+            assert writer is second
+
+
 def test_settings_of_a_transaction_end_with_it(database: Database) -> None:
     shown = "SELECT current_setting('recalld.tenant'), current_setting('statement_timeout')"
     with database.transaction(ACME, statement_seconds=7) as connection:

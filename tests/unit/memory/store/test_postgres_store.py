@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -189,6 +190,36 @@ def test_a_lookup_reads_an_index_under_row_security(
         plan = str(run(connection, f"EXPLAIN {statement}", scope | bindings))
     assert "Index Scan" in plan
     assert "Seq Scan" not in plan
+
+
+#: Thousands of documents of one.
+COPIES = """
+INSERT INTO recalld.files
+    (tenant, agent, generation, id, source, path, size, mtime_ns, inode, content_hash, revision, indexed_at, notes)
+SELECT tenant, agent, generation, n, source, n, size, mtime_ns, inode, content_hash, revision, indexed_at, notes
+FROM recalld.files, generate_series(1000, 9000) AS n WHERE generation = :generation
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "bindings"),
+    [
+        ("file", "source_path", {"source": "memory", "path": "memory/a.md"}),
+        ("named", "name", {"folder": "/", "name": "a.md"}),
+    ],
+)
+def test_a_lookup_does_not_read_a_large_agent_whole_before_there_are_statistics(
+    postgres: PostgresStore, fleet_database: Database, name: str, index: str, bindings: dict[str, object]
+) -> None:
+    postgres.write([document(NOTE, "the okapi")])
+    scope = {"generation": postgres.name}
+    with fleet_database.transaction("acme") as connection:
+        run(connection, COPIES, scope)
+        [(agent,)] = run(connection, "SELECT agent FROM recalld.generations WHERE generation = :generation", scope)
+    scope |= {"tenant": "acme", "agent": agent}
+    with fleet_database.transaction("acme") as connection:
+        plan = str(run(connection, f"EXPLAIN {STATEMENTS[name]}", scope | bindings))
+    assert re.search(rf"Index Scan using \w*{index}\w* on", plan), plan
 
 
 def test_what_is_read_is_the_same_as_of_sqlite(postgres: PostgresStore, sqlite_store: Store) -> None:
