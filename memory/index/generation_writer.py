@@ -130,7 +130,7 @@ class GenerationWriter(Generations):
             return self.open_writer(fingerprint)  # one was replaced and deleted meanwhile
 
     def look_again(self) -> None:
-        """Let this thread see what has changed since it began to read."""
+        """Let the next reads of this thread see all changes."""
 
     def is_first(self, store: Store) -> bool:
         """Return True if a store is still the target. Changes written to another store alone may be lost."""

@@ -36,6 +36,7 @@ from schemas.documents import DocumentKey
 from schemas.errors import UserError
 from schemas.settings import Settings
 from schemas.status import EndpointCondition, IndexCounts
+from workers.queue.private_server import BrokerServer
 from workers.queue.queue_tenancy import QueueTenancy
 from workers.run import run_workers
 
@@ -101,21 +102,30 @@ def index_by_workers(run: Run, compared: Callable[[], Sequence[AgentComparison]]
         UserError: the workers are gone or refused, or workers of another home take from the queue.
     """
     stop = stop_event(supervised=False)
-    with running_broker(run.settings), open_broker(run.settings) as broker:
+    with running_broker(run.settings) as server, open_broker(run.settings) as broker:
         # What workers of another home take from the queue would be missing here.
         QueueTenancy(broker.client, broker.keys, run.settings).take()
-        wait = Wait(run, broker, stop, forecast)
+        wait = Wait(run, broker, stop, forecast, server=server)
         wait.enqueue(compared())
         return wait.finish()
 
 
 class Wait:
-    """Wait of one run. `stop` is set by Ctrl-C."""
+    """Wait of one run. `stop` is set by Ctrl-C. `server` is the queue's, where another command may end it."""
 
-    def __init__(self, run: Run, broker: BrokerSide, stop: threading.Event, forecast: Forecast = NO_FORECAST) -> None:
+    def __init__(
+        self,
+        run: Run,
+        broker: BrokerSide,
+        stop: threading.Event,
+        forecast: Forecast = NO_FORECAST,
+        *,
+        server: BrokerServer | None = None,
+    ) -> None:
         self.line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
         self._run = run
         self._broker = broker
+        self._server = server if run.settings.broker.url is None else None
         self._stop, self._pause = stop, _LOOK_SECONDS
         self._forecast = forecast
         self._spending = Spending(broker.health, [index.agent for index in run.indexes])
@@ -177,6 +187,8 @@ class Wait:
                 for agent in self._agents:
                     agent.ask_again()
             self._look()
+            if self._server is not None and any(agent.is_cut_off for agent in self._agents):
+                self._server.ensure()  # the command that had started it was done before this one
             # `recalld status` shows a condition for as long as it lasts.
             for condition in (condition for agent in self._agents for condition in agent.news):
                 text = to_type(printable_name(text_of(condition)))
@@ -273,6 +285,7 @@ class _AgentWait:
         #: End of the last cool-down that the provider asked for, in Unix seconds; and the condition of a present one.
         self._cool_until = 0.0
         self.wait: Condition | None = None
+        self.is_cut_off = False  # from the broker
         self._agent = index.agent
         self._broker = broker
         self._began_at = self.marked_at = time.time()
@@ -377,6 +390,7 @@ class _AgentWait:
     def _documents(self) -> int:
         """Return how many documents wait that were marked before the command began, or by it."""
         marked = self._broker.health.marked_before(self._agent.id, self.marked_at)
+        self.is_cut_off = marked is None
         if marked is None:
             return 1  # the broker is away for a moment: not all is done
         if (first := next(iter(marked.some), None)) != self._next:

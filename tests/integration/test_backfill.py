@@ -97,7 +97,7 @@ def test_a_resumed_backfill_forecasts_the_rest_with_the_rate_of_the_last_run(com
         assert reader is not None
         assert forecast.finished == reader.counts().vectors_ready > 0
         width = int(reader.meta("dimensions") or 0)
-    assert (cost.disk, cost.memory) == (forecast.chunks * (2_600 + 6 * width), forecast.chunks * 4 * width)
+    assert (cost.disk, cost.memory) == (forecast.chunks * (2_600 + 6 * width), forecast.chunks * (20 + 4 * width))
     assert forecast.rate is not None
     assert cost.seconds == pytest.approx(cost.to_embed / forecast.rate)
 

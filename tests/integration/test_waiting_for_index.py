@@ -64,10 +64,16 @@ class Recorded(ProgressLine):
 class Waiting:
     """A run in a thread, while the test is the worker."""
 
-    def __init__(self, settings: Settings, side: BrokerSide, forecast: Forecast = NO_FORECAST) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        side: BrokerSide,
+        forecast: Forecast = NO_FORECAST,
+        server: BrokerServer | None = None,
+    ) -> None:
         self._stop = threading.Event()
         self.run = Run(settings, settings.agents)
-        self.waited = Wait(self.run, side, self._stop, forecast)
+        self.waited = Wait(self.run, side, self._stop, forecast, server=server)
         self.waited.line = self.line = Recorded()
         self.side = side
         self.outcomes: list[Outcome] = []
@@ -162,6 +168,18 @@ def test_documents_that_are_still_to_be_read_are_in_the_total(settings: Settings
         waiting.claim(1)
         waiting.finish(OWN)
         wait_until(lambda: [line for line in waiting.line.shown if "documents 1/2  chunks 0/25 " in line])
+
+
+def test_it_starts_the_queue_again_that_another_command_ended(
+    settings: Settings, side: BrokerSide, broker_server: BrokerServer
+) -> None:
+    side.queue.mark_changed("main", [OWN], lane=Lane.LIVE)
+    with running_broker(settings) as server, Waiting(settings, side, server=server) as waiting:
+        broker_server.stop()
+        wait_until(lambda: server.owned and server.answers())
+        waiting.claim(1)
+        waiting.finish(OWN)
+        wait_until(waiting.came_back)
 
 
 def test_what_changes_while_it_waits_does_not_keep_it(settings: Settings, side: BrokerSide) -> None:

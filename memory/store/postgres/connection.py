@@ -261,7 +261,7 @@ class Database:
             shared.end()
 
     def look_again(self) -> None:
-        """End the transaction of this thread's shared reads: the next one sees what has changed since."""
+        """End the transaction of this thread's shared reads: the next one sees all changes."""
         shared: _Reads | None = getattr(self._of_thread, "shared", None)
         if shared is not None and shared.connection is not None:
             shared.end()
@@ -278,7 +278,7 @@ class Database:
         return self.transaction(scope, read_only=True)
 
     def once(self, connection: Connection, query: Hashable, read: Callable[[], Rows]) -> Rows:
-        """Return what `read` reads by a connection. A snapshot, and shared reads, ask each query once."""
+        """Return the rows of `read`. Within a snapshot or shared reads a connection asks each query once."""
         for name in ("snapshot", "shared"):
             reads: _Reads | None = getattr(self._of_thread, name, None)
             if reads is not None and reads.connection is connection:
