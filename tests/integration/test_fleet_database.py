@@ -270,7 +270,7 @@ def test_shared_reads_see_one_state_until_the_thread_writes_or_looks_again(
     assert count(database) == 0
 
 
-def test_shared_reads_go_on_after_an_error_and_give_the_connection_back_before_a_write(database: Database) -> None:
+def test_shared_reads_survive_an_error_and_leave_the_connection_to_a_write(database: Database) -> None:
     with database.shared_reads(ACME):
         with pytest.raises(psycopg.errors.DivisionByZero), database.reading(ACME) as connection:
             connection.execute("SELECT 1 / 0")
