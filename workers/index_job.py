@@ -201,6 +201,7 @@ class _Turn:
             if claim.rest == "alone":
                 self._suspect = claim
                 return
+            indexer.look_up(claim.documents)
             for key in claim.documents:
                 if self._runtime.stopping.is_set():
                     return  # the rest waits again

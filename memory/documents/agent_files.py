@@ -193,6 +193,11 @@ class AgentFiles:
         """Return those transcripts that are left out, though their files may be there."""
         return {key for source in self.transcripts for key in source.left_out(keys)}
 
+    def look_up(self, keys: Collection[DocumentKey]) -> None:
+        """Read what is asked next about documents at once, where that is cheaper."""
+        for source in self.sources:
+            source.look_up([key for key in keys if source.owns(key)])
+
     def stat(self, key: DocumentKey) -> FileStat | None:
         """Return the stat of a document's file; None if it is gone, or not a regular file of this agent.
 

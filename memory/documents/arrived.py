@@ -52,6 +52,9 @@ class _Arrived(DocumentSource):
             elif self.owns(key):
                 problems.left_out[EXCLUDED] += 1
 
+    def look_up(self, keys: Collection[DocumentKey]) -> None:
+        self._documents.look_up(keys)
+
     def stat(self, key: DocumentKey) -> FileStat | None:
         document = self._held(key)
         return document.stat if document is not None else None

@@ -49,6 +49,9 @@ class DocumentSource(ABC):
     def listed(self, root: Root, problems: ScanProblems, entering: Entering = None) -> Documents:
         """Yield the documents of a root."""
 
+    def look_up(self, keys: Collection[DocumentKey]) -> None:  # noqa: B027 - a disk is quick
+        """Read what is asked next about documents at once, where that is cheaper."""
+
     @abstractmethod
     def read(self, key: DocumentKey) -> SourceText:
         """Return the whole text of a document; see `AgentFiles.read`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -142,6 +142,11 @@ class Indexer:
     def target(self) -> Store:
         """Return the generation that this indexer brings up to date."""
         return self.generations.open_writer(self.fingerprint())[0]
+
+    def look_up(self, keys: Collection[DocumentKey]) -> None:
+        """Read what is asked next about documents at once, where that is cheaper than one by one."""
+        self.files.look_up(keys)
+        self.target().look_up(keys)
 
     def held_vectors(self, hashes: Sequence[str], *, identity: str | None = None) -> dict[str, Vector]:
         """Return vectors from this agent's generations, for texts that are missing in the cache.

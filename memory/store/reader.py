@@ -357,6 +357,10 @@ class StoreReader(Protocol):
     def snapshot(self) -> AbstractContextManager[object]:
         """Let this thread's calls within the context read one state, where that is cheaper than one for each call."""
 
+    def look_up(self, keys: Collection[DocumentKey]) -> None:  # noqa: ARG002 - a file is quick
+        """Read what is asked next about documents at once, where that is cheaper."""
+        return
+
     def change_token(self) -> object:
         """Return a value that differs after any commit of any process. Cheap."""
         return self.name, self.meta("transactions")

@@ -84,6 +84,33 @@ def test_index_and_documents_of_one_snapshot_are_of_one_moment(
     assert (store.revision(NOTE), text(files())) == (1, "after\n")
 
 
+def test_documents_that_are_looked_up_at_once_are_those_that_are_read_one_by_one(
+    arriving: ArrivingDocuments, database: Database, files: Callable[..., AgentFiles]
+) -> None:
+    store = PostgresStore(database, ANNA, create_generation(database, ANNA, fingerprint="f", description="{}"))
+    contents = {"small": b"one\n", "empty": b"", "large": b"0123456789\n" * 2_000, "twice": b"old\n", "half": b"done\n"}
+    notes = {name: DocumentKey("memory", f"memory/{name}.md") for name in (*contents, "absent", "indexed")}
+    for name, content in contents.items():
+        arriving.add("laptop", notes[name], part(content))
+    first = arriving.add("laptop", notes["small"], part(b"two ", last=False))
+    arriving.add("laptop", notes["small"], part(b"parts\n", after=first))
+    arriving.add("desktop", notes["twice"], part(b"new\n"))
+    arriving.add("laptop", notes["half"], part(b"not yet ", last=False))
+    arriving.add("laptop", TALK, part(b'{"a": 1}\n'))
+    store.write([DocumentWrite(notes["indexed"], 0, FileStat(1, 1, 1), "hash")])
+
+    def facts() -> list[object]:
+        stats = {name: files().stat(key) for name, key in notes.items()}
+        texts = [text(files(), notes[name]) for name in contents]
+        return [stats, texts, lines(files()), [(store.revision(key), store.file(key)) for key in notes.values()]]
+
+    expected = facts()
+    with database.shared_reads(ANNA):
+        files().look_up([*notes.values(), TALK])
+        store.look_up([*notes.values(), TALK])
+        assert facts() == expected
+
+
 def test_a_part_that_came_before_changes_nothing(arriving: ArrivingDocuments, files: Callable[..., AgentFiles]) -> None:
     one = part(b'{"a": 1}\n')
     first = arriving.add("laptop", TALK, one)

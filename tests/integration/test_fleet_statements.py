@@ -143,6 +143,7 @@ def arrive(documents: ArrivingDocuments) -> None:
     documents.add("laptop", TALK, part)
     documents.remove("laptop", [TALK])
     assert documents.removed([TALK])
+    documents.look_up([NOTE])
     held = documents.held(NOTE)
     assert held is not None
     assert all((documents.all(), list(documents.content(held)), documents.extents("laptop", [NOTE])))

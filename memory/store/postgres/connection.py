@@ -287,6 +287,10 @@ class Database:
                 return reads.rows[query]
         return read()
 
+    def keep(self, connection: Connection, query: Hashable, rows: Rows) -> None:
+        """Keep the rows of a query, so that `once` does not ask it."""
+        self.once(connection, query, lambda: rows)
+
     @contextmanager
     def _sharing(self, shared: _Reads) -> Iterator[Connection]:
         if time.monotonic() - shared.begun_at > SHARED_SECONDS:

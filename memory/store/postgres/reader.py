@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
@@ -14,9 +14,10 @@ from memory.store.postgres.rows import OF, STATEMENTS, run
 from memory.store.postgres.search import PostgresSearch
 from memory.store.postgres.words import tokens_of
 from memory.store.reader import Flaw
-from memory.store.row_reader import RowReader
-from memory.store.rows import flaws_of
+from memory.store.row_reader import RowReader, names_of
+from memory.store.rows import flaws_of, name_of
 from schemas.agents import Scope
+from schemas.documents import DocumentKey
 from schemas.status import IndexCounts
 
 #: Bytes of a chunk of 200 words on the server's disk, without its vector and with its share of the indexes: measured.
@@ -126,7 +127,16 @@ class PostgresReader(PostgresSearch, RowReader):
         with self._read() as connection:
             return run(connection, STATEMENTS[statement], self._bindings(**bindings))
 
-    def _once(self, statement: str, **names: str) -> Rows:
-        query = (statement, self._scope, self._generation, *names.values())
+    def look_up(self, keys: Collection[DocumentKey]) -> None:
         with self._read() as connection:
+            rows = {(row[5], row[6]): row for row in self._fetch("files_named", keys=names_of(keys))}
+            for name in map(name_of, keys):
+                self._database.keep(connection, self._query("file", *name), [rows[name]] if name in rows else [])
+
+    def _once(self, statement: str, **names: str) -> Rows:
+        with self._read() as connection:
+            query = self._query(statement, *names.values())
             return self._database.once(connection, query, lambda: self._fetch(statement, **names))
+
+    def _query(self, *of: str) -> Hashable:
+        return self._scope, self._generation, *of

@@ -28,6 +28,8 @@ IS_NAMED = (
     f"AND (source, path) IN {_NAMES.format('value ->> 0, value ->> 1')}"
 )
 
+_POSITION = f"position_offset, position_lines, position_digest, position_state, {FILE_COLUMNS} FROM recalld.files"
+
 _FOLDERS = """lower('/' || regexp_replace(path, '[^/]*$', '') COLLATE "C")"""
 _NAMED = f"""
 SELECT source, path FROM recalld.files
@@ -46,11 +48,14 @@ STATEMENTS = {
         ),
         ids="= ANY (:ids::bigint[])",
         keys=IS_NAMED,
-        position=(
-            "position_offset, position_lines, position_digest, position_state, " + FILE_COLUMNS + " FROM recalld.files"
-        ),
+        position=_POSITION,
         lacks_sentences="sentence_users IS NULL",
     ),
+    # The offset has PostgreSQL look each document up by the index, however few it expects.
+    "files_named": f"""
+        SELECT file.* FROM json_array_elements(:keys::json) AS name CROSS JOIN LATERAL (
+            SELECT id, {_POSITION} WHERE {OF} AND source = name.value ->> 0 AND path = name.value ->> 1 OFFSET 0
+        ) AS file""",
     "named": f"""
         ({_NAMED} = {_LOWER} {_NEWEST})
         UNION ALL ({_NAMED} BETWEEN {_LOWER} || '.' AND {_LOWER} || '/' {_NEWEST})""",
