@@ -117,7 +117,7 @@ def index(
         """Return the number of the agents' chunks if all documents are indexed with vectors."""
         readers = [Generations.of(settings, each).open_reader() for each in names] if queue.is_idle() else []
         counts = [reader.counts() for reader in readers if reader is not None]
-        return sum(each.chunks for each in counts if each.chunks == each.vectors_ready)
+        return sum(each.chunks for each in counts) if all(each.chunks == each.vectors_ready for each in counts) else 0
 
     first, *others = sizes
     with ExitStack() as stack:
@@ -128,8 +128,8 @@ def index(
             for each in names:
                 keys = [DocumentKey("memory", f"memory/{number:05}.md") for number in range(sizes[each])]
                 queue.mark_changed(each, keys, lane=Lane.BACKFILL)
-            wait_until(lambda names=names: chunks(names), timeout=280)  # type: ignore[misc]
-        total, (wall, *cpu) = chunks(others), meter.read()
+            total = wait_until(lambda names=names: chunks(names), timeout=280)  # type: ignore[misc]
+        wall, *cpu = meter.read()
         costs = ", ".join(f"{1000 * each / total:.2f}" for each in cpu)
         print(
             f"{name}: {total / wall:,.0f} chunks/s, {total:,} in {wall:.1f} s ({costs} ms a chunk in endpoint, workers "
