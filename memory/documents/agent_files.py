@@ -194,7 +194,7 @@ class AgentFiles:
         return {key for source in self.transcripts for key in source.left_out(keys)}
 
     def look_up(self, keys: Collection[DocumentKey]) -> None:
-        """Read what is asked next about documents at once, where that is cheaper."""
+        """Read the facts of documents at once, where that is cheaper than one by one."""
         for source in self.sources:
             source.look_up([key for key in keys if source.owns(key)])
 

@@ -50,7 +50,7 @@ class DocumentSource(ABC):
         """Yield the documents of a root."""
 
     def look_up(self, keys: Collection[DocumentKey]) -> None:  # noqa: B027 - a disk is quick
-        """Read what is asked next about documents at once, where that is cheaper."""
+        """Read the facts of documents at once, where that is cheaper than one by one."""
 
     @abstractmethod
     def read(self, key: DocumentKey) -> SourceText:

@@ -144,9 +144,10 @@ class Indexer:
         return self.generations.open_writer(self.fingerprint())[0]
 
     def look_up(self, keys: Collection[DocumentKey]) -> None:
-        """Read what is asked next about documents at once, where that is cheaper than one by one."""
+        """Read the facts of documents at once, where that is cheaper than one by one. Raises as `open_existing`."""
         self.files.look_up(keys)
-        self.target().look_up(keys)
+        for store in self.generations.open_existing():
+            store.look_up(keys)
 
     def held_vectors(self, hashes: Sequence[str], *, identity: str | None = None) -> dict[str, Vector]:
         """Return vectors from this agent's generations, for texts that are missing in the cache.

@@ -358,7 +358,7 @@ class StoreReader(Protocol):
         """Let this thread's calls within the context read one state, where that is cheaper than one for each call."""
 
     def look_up(self, keys: Collection[DocumentKey]) -> None:  # noqa: ARG002 - a file is quick
-        """Read what is asked next about documents at once, where that is cheaper."""
+        """Read the facts of documents at once, where that is cheaper than one by one."""
         return
 
     def change_token(self) -> object:

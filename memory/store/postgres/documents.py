@@ -83,9 +83,9 @@ class FleetDocuments:
         columns = {"sources": [key.source for key in keys], "paths": [key.path for key in keys], "small": _SMALL_BYTES}
         with self._reading() as connection:
             rows = connection.execute(SELECT_WANTED, {**self._names(), **columns}, binary=True).fetchall()
-            found = {DocumentKey(*row[:2]): row[2:] for row in rows}
+            facts_by_key = {DocumentKey(*row[:2]): row[2:] for row in rows}
             for key in keys:
-                facts, part = found.get(key, ())[:5], found.get(key, ())[5:]
+                facts, part = facts_by_key.get(key, ())[:5], facts_by_key.get(key, ())[5:]
                 self._database.keep(connection, self._query(key), [facts] if facts else [])
                 if part and part[0] is not None:
                     self._database.keep(connection, self._query(key, facts[3], facts[2]), [part])
