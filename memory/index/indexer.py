@@ -16,6 +16,7 @@ import structlog
 
 from memory.chunking.chunker import text_hash
 from memory.documents.agent_files import AgentFiles
+from memory.documents.roots import is_utf8
 from memory.embedding.selection import NO_VECTORS
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
@@ -145,9 +146,11 @@ class Indexer:
 
     def look_up(self, keys: Collection[DocumentKey]) -> None:
         """Read the facts of documents at once, where that is cheaper than one by one. Raises as `open_existing`."""
-        self.files.look_up(keys)
+        # Of another name a database knows nothing; the plan of its document says so.
+        storable_keys = [key for key in keys if is_utf8(key.path) and "\0" not in key.path]
+        self.files.look_up(storable_keys)
         for store in self.generations.open_existing():
-            store.look_up(keys)
+            store.look_up(storable_keys)
 
     def held_vectors(self, hashes: Sequence[str], *, identity: str | None = None) -> dict[str, Vector]:
         """Return vectors from this agent's generations, for texts that are missing in the cache.
