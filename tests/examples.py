@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: all of them in `make test-full`, a quarter in `make test`."""
+"""Number of examples of a property: all in `make test-full`, a quarter of them in `make test`."""
 
 from __future__ import annotations
 

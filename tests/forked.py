@@ -1,4 +1,4 @@
-"""Commands of recalld in processes forked from one that has imported it: imports are most of what a command costs.
+"""Commands of recalld in forked processes, which need not import it: most of the time of a command is imports.
 
 `python -m tests.forked` is the process that forks. `_RELAY` hands it a command, with the folder, the environment and
 the standard files of the process that runs it, and ends as the command ends.
