@@ -367,7 +367,7 @@ class Siege:
             left |= {f"delayed of {queue}": self.client.hlen(self.keys.delayed_messages(queue)) for queue in QUEUES}
             pending = self.marks.pending("main")
             left |= {"marks": pending.documents, "documents in jobs": pending.running}
-        except redis.RedisError:
+        except (redis.RedisError, BrokerUnavailable):
             return {"the broker": 1}
         return {name: count for name, count in left.items() if count}
 
