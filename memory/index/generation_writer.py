@@ -30,7 +30,7 @@ KEPT_CORRUPT_FILES = 2
 def new_name(fingerprint: Fingerprint) -> str:
     """Return a name for a new generation, which no other one ever has."""
     when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    return f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint.digest)[:8] or '0'}-{secrets.token_hex(2)}"
+    return f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint.digest)[:8] or '0'}-{secrets.token_hex(8)}"
 
 
 class IndexOwner(ABC):

@@ -33,12 +33,12 @@ BEGIN
     FOR note IN 1..20 LOOP
         INSERT INTO recalld.files (tenant, agent, generation, id, source, path, size, mtime_ns, inode, content_hash,
             revision, indexed_at, notes)
-        SELECT tenant, 'agent-' || a, generation, note, source, path, size, mtime_ns, inode, content_hash, revision,
-            indexed_at, notes
+        SELECT tenant, 'agent-' || a, generation || a, note, source, path, size, mtime_ns, inode, content_hash,
+            revision, indexed_at, notes
         FROM recalld.files, generate_series(1, %(agents)s) AS a WHERE agent = 'large' AND id = note;
         INSERT INTO recalld.chunks (tenant, agent, generation, id, file_id, ordinal, start_line, end_line, text_hash,
             embedding, vector_state, text, words, sentence_users, sentence_signs)
-        SELECT tenant, 'agent-' || a, generation, at + 1, note, at %% 10, at %% 10 * 20 + 1, at %% 10 * 20 + 20,
+        SELECT tenant, 'agent-' || a, generation || a, at + 1, note, at %% 10, at %% 10 * 20 + 1, at %% 10 * 20 + 20,
             text_hash, embedding, vector_state, text, words, sentence_users, sentence_signs
         FROM generate_series(1, %(agents)s) AS a, generate_series(note * 10 - 10, note * 10 - 1) AS at, LATERAL (
             SELECT * FROM recalld.chunks
@@ -50,7 +50,7 @@ INSERT INTO recalld.agents (tenant, agent)
 SELECT tenant, 'agent-' || a FROM recalld.agents, generate_series(1, %(agents)s) AS a;
 INSERT INTO recalld.generations (tenant, agent, generation, state, fingerprint, identity, dimensions, last_commit_at,
     transactions, last_chunk_id, last_file_id)
-SELECT tenant, 'agent-' || a, generation, state, fingerprint, identity, dimensions, last_commit_at, 1, 200, 20
+SELECT tenant, 'agent-' || a, generation || a, state, fingerprint, identity, dimensions, last_commit_at, 1, 200, 20
 FROM recalld.generations, generate_series(1, %(agents)s) AS a;
 """
 

@@ -27,12 +27,12 @@ from workers.queue.names import Keys
 MANY = """
 INSERT INTO recalld.agents (tenant, agent) SELECT 'acme', 'a' || n FROM generate_series(1, {count}) AS n;
 INSERT INTO recalld.generations (tenant, agent, generation, state, fingerprint, identity)
-    SELECT 'acme', 'a' || n, 'g', 'current', 'f', '{{}}' FROM generate_series(1, {count}) AS n;
+    SELECT 'acme', 'a' || n, 'g' || n, 'current', 'f', '{{}}' FROM generate_series(1, {count}) AS n;
 INSERT INTO recalld.files (tenant, agent, generation, id, source, path, size, mtime_ns, inode, content_hash, revision,
-    indexed_at, notes) SELECT 'acme', 'a' || n, 'g', 1, 'memory', 'a.md', 1, 1, 1, '', 1, 1, '[]'
+    indexed_at, notes) SELECT 'acme', 'a' || n, 'g' || n, 1, 'memory', 'a.md', 1, 1, 1, '', 1, 1, '[]'
     FROM generate_series(1, {count}) AS n;
 INSERT INTO recalld.chunks (tenant, agent, generation, id, file_id, ordinal, start_line, end_line, vector_state,
-    text_hash, text, words) SELECT 'acme', 'a' || n, 'g', 1, 1, 0, 1, 1, 'pending', '', '', ''
+    text_hash, text, words) SELECT 'acme', 'a' || n, 'g' || n, 1, 1, 0, 1, 1, 'pending', '', '', ''
     FROM generate_series(1, {count}) AS n
 """
 

@@ -60,6 +60,8 @@ class Fleet:
             column: tenant.encode() if kind == "bytea" else _STATES.get(column, _VALUES.get(kind))
             for column, kind in self.columns[table]
         } | {"tenant": tenant}
+        if "generation" in row:
+            row["generation"] = f"of {tenant}"  # the names are unique
         names, places = sql.SQL(", ").join(map(sql.Identifier, row)), sql.SQL(", ").join([sql.Placeholder()] * len(row))
         return self.statement("INSERT INTO {} ({}) VALUES ({})", table, names, places), list(row.values())
 

@@ -63,13 +63,15 @@ def audit(database: Database, tenant: str) -> list[tuple[Any, ...]]:
 #: Rows of an agent: a generation, and as many documents, chunks and cached vectors as are asked for.
 ROWS = """
 INSERT INTO recalld.generations (tenant, agent, generation, state, fingerprint, identity)
-    VALUES (%(tenant)s, %(agent)s, 'g', 'current', '', '');
+    VALUES (%(tenant)s, %(agent)s, %(tenant)s || %(agent)s, 'current', '', '');
 INSERT INTO recalld.files (tenant, agent, generation, id, source, path, size, mtime_ns, inode, content_hash, revision,
     indexed_at, notes)
-    SELECT %(tenant)s, %(agent)s, 'g', n, 'memory', n || '.md', 1, 1, 1, '', 1, 1, '' FROM generate_series(1, 1500) n;
+    SELECT %(tenant)s, %(agent)s, %(tenant)s || %(agent)s, n, 'memory', n || '.md', 1, 1, 1, '', 1, 1, ''
+    FROM generate_series(1, 1500) n;
 INSERT INTO recalld.chunks (tenant, agent, generation, id, file_id, ordinal, start_line, end_line, text_hash,
     vector_state, text, words)
-    SELECT %(tenant)s, %(agent)s, 'g', n, n, 0, 1, 1, '', 'pending', '', '' FROM generate_series(1, 1500) n;
+    SELECT %(tenant)s, %(agent)s, %(tenant)s || %(agent)s, n, n, 0, 1, 1, '', 'pending', '', ''
+    FROM generate_series(1, 1500) n;
 INSERT INTO recalld.embeddings (tenant, identity, hash, vector, used)
     SELECT %(tenant)s, '', sha256((%(agent)s || n)::bytea), '', 1 FROM generate_series(1, 1500) n
 """

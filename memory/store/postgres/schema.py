@@ -62,23 +62,25 @@ CREATE TABLE recalld.generations (
     identity text NOT NULL, takeover text, dimensions integer, transactions bigint NOT NULL DEFAULT 0,
     deletions bigint NOT NULL DEFAULT 0, last_chunk_id bigint NOT NULL DEFAULT 0,
     last_file_id bigint NOT NULL DEFAULT 0, last_commit_at {_DOUBLE}, meta jsonb NOT NULL DEFAULT '{{}}',
-    made_at {_DOUBLE} NOT NULL DEFAULT extract(epoch FROM now()), PRIMARY KEY (tenant, agent, generation)
+    made_at {_DOUBLE} NOT NULL DEFAULT extract(epoch FROM now()), PRIMARY KEY (tenant, agent, generation),
+    UNIQUE (generation)
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX generations_current ON recalld.generations (tenant, agent) WHERE state = 'current';
 CREATE UNIQUE INDEX generations_next ON recalld.generations (tenant, agent) WHERE state = 'next';
 
--- The generation leads the indexes of its rows, and tenant and agent end them. The planner takes the three for
--- independent: where they lead together it expects one row, and reads a large agent whole instead of a single document.
+-- The indexes of its rows begin with the generation, whose name is unique, and have tenant and agent beside their keys.
+-- The planner takes the three for independent: with all of them in a key it expects one row, takes any such index for
+-- as good as the one that has the document's name as well, and reads a large agent whole.
 CREATE TABLE recalld.files (
     {_KEY}, id bigint, source {TEXT} NOT NULL, path {TEXT} NOT NULL, size bigint NOT NULL, mtime_ns bigint NOT NULL,
     inode numeric(20) NOT NULL, ctime_ns bigint, content_hash {TEXT} NOT NULL, revision bigint NOT NULL,
     indexed_at {_DOUBLE} NOT NULL, notes text NOT NULL, touches integer NOT NULL DEFAULT 0,
     position_offset bigint, position_lines bigint, position_digest {TEXT}, position_state text,
     name {TEXT} GENERATED ALWAYS AS ({FILE_NAME}) STORED,
-    PRIMARY KEY (generation, id, tenant, agent), UNIQUE (generation, source, path, tenant, agent)
-) PARTITION BY HASH (tenant, agent);
+    PRIMARY KEY (generation, id) INCLUDE (tenant, agent), UNIQUE (generation, source, path) INCLUDE (tenant, agent)
+) PARTITION BY HASH (generation);
 -- A column, because under row security an index on an expression serves no search.
-CREATE INDEX files_by_name ON recalld.files (generation, name, tenant, agent);
+CREATE INDEX files_by_name ON recalld.files (generation, name);
 
 -- A chunk with a negative ordinal is stale: it was at -1 - ordinal. `words` are the tokens of the text in order, with
 -- spaces between and around them; `users_words` those of a transcript's user. The vector stays in the row, so that a
@@ -89,14 +91,15 @@ CREATE TABLE recalld.chunks (
     embedding halfvec STORAGE MAIN COMPRESSION pglz,
     vector_state text NOT NULL CHECK (vector_state IN ('ready', 'pending', 'refused', 'unread')),
     text text NOT NULL, words {TEXT} NOT NULL, users_words {TEXT}, sentence_users bytea, sentence_signs bytea,
-    PRIMARY KEY (generation, id, tenant, agent), CHECK ((vector_state = 'ready') = (embedding IS NOT NULL))
-) PARTITION BY HASH (tenant, agent);
-CREATE INDEX chunks_by_file ON recalld.chunks (generation, file_id, ordinal, tenant, agent);
-CREATE INDEX chunks_by_hash ON recalld.chunks (generation, text_hash, tenant, agent);
-CREATE INDEX chunks_pending ON recalld.chunks (generation, id, tenant, agent) WHERE vector_state = 'pending';
-CREATE INDEX chunks_refused ON recalld.chunks (generation, file_id, ordinal, tenant, agent)
+    PRIMARY KEY (generation, id) INCLUDE (tenant, agent), CHECK ((vector_state = 'ready') = (embedding IS NOT NULL))
+) PARTITION BY HASH (generation);
+CREATE INDEX chunks_by_file ON recalld.chunks (generation, file_id, ordinal);
+CREATE INDEX chunks_by_hash ON recalld.chunks (generation, text_hash);
+CREATE INDEX chunks_pending ON recalld.chunks (generation, id) INCLUDE (tenant, agent)
+    WHERE vector_state = 'pending';
+CREATE INDEX chunks_refused ON recalld.chunks (generation, file_id, ordinal) INCLUDE (tenant, agent)
     WHERE vector_state = 'refused';
-CREATE INDEX chunks_unread ON recalld.chunks (generation, refusal, file_id, tenant, agent)
+CREATE INDEX chunks_unread ON recalld.chunks (generation, refusal, file_id) INCLUDE (tenant, agent)
     WHERE vector_state = 'unread';
 
 CREATE TABLE recalld.dead_letters (

@@ -53,7 +53,7 @@ STATEMENTS = {
             meta = meta || jsonb_object(:names::text[], :texts::text[])
         WHERE {OF}""",
     "upsert_files": f"""
-        {_INSERT.format("files", _FILE)} {_ROWS.format("files")} ON CONFLICT (tenant, agent, generation, id)
+        {_INSERT.format("files", _FILE)} {_ROWS.format("files")} ON CONFLICT (generation, id)
         DO UPDATE SET ({_FILE}) = (excluded.{_FILE.replace(", ", ", excluded.")})""",
     "delete_files": f"DELETE FROM recalld.files WHERE {OF} AND id = ANY (:files::bigint[])",
     "delete_letters": f"DELETE FROM recalld.dead_letters WHERE {OF} AND {IS_NAMED}",
@@ -234,7 +234,7 @@ def create_generation(
 
     An agent's first generation answers at once. A later one is under construction, in place of an earlier such one.
     """
-    name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{fingerprint[:8]}-{secrets.token_hex(2)}"
+    name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{fingerprint[:8]}-{secrets.token_hex(8)}"
     facts = {"generation": name, "fingerprint": fingerprint, "identity": description, "takeover": takeover}
     bindings = {"tenant": scope.tenant, "agent": scope.agent, **facts}
     with database.transaction(scope) as connection:

@@ -197,7 +197,7 @@ COPIES = """
 INSERT INTO recalld.files
     (tenant, agent, generation, id, source, path, size, mtime_ns, inode, content_hash, revision, indexed_at, notes)
 SELECT tenant, agent, generation, n, source, n, size, mtime_ns, inode, content_hash, revision, indexed_at, notes
-FROM recalld.files, generate_series(1000, 9000) AS n WHERE generation = :generation
+FROM recalld.files, generate_series(1000, 3000) AS n WHERE generation = :generation
 """
 
 
@@ -205,6 +205,7 @@ FROM recalld.files, generate_series(1000, 9000) AS n WHERE generation = :generat
     ("name", "index", "bindings"),
     [
         ("file", "source_path", {"source": "memory", "path": "memory/a.md"}),
+        ("files_named", "source_path", {"keys": names_of([NOTE, OTHER])}),
         ("named", "name", {"folder": "/", "name": "a.md"}),
     ],
 )
