@@ -58,26 +58,27 @@ STATEMENTS = {
     "delete_files": f"DELETE FROM recalld.files WHERE {OF} AND id = ANY (:files::bigint[])",
     "delete_letters": f"DELETE FROM recalld.dead_letters WHERE {OF} AND {IS_NAMED}",
     "insert_letters": f"{_INSERT.format('dead_letters', DEAD_LETTER_COLUMNS)} {_ROWS.format('dead_letters')}",
-    # Arrays cost the server less than JSON, and both sides less than a statement for each row.
+    # Arrays cost the server less than JSON, and both sides less than a statement for each row. The rows are named twice:
+    # before there are statistics it may compare each row that the other conditions leave with each one of the arrays.
     "insert_chunks": f"""
         INSERT INTO recalld.chunks (tenant, agent, generation, {", ".join(_CHUNK)})
         SELECT :tenant, :agent, :generation, *
         FROM unnest({", ".join(f":{name}::{type_name}[]" for name, type_name in _CHUNK.items())})""",
     "delete_chunks": f"""
         DELETE FROM recalld.chunks USING unnest(:ids::bigint[], :files::bigint[]) AS removed (chunk, file)
-        WHERE {OF} AND id = removed.chunk AND file_id = removed.file""",
+        WHERE {OF} AND id = ANY (:ids::bigint[]) AND id = removed.chunk AND file_id = removed.file""",
     "delete_chunks_of": f"DELETE {_OF} file_id = ANY (:files::bigint[])",
     "move": f"""
         UPDATE recalld.chunks
         SET ordinal = place.at, start_line = place.first, end_line = place.last, said_at = place.time
         FROM unnest(:ids::bigint[], :ordinals::integer[], :firsts::integer[], :lasts::integer[], :times::float8[])
             AS place (chunk, at, first, last, time)
-        WHERE {OF} AND id = place.chunk AND file_id = :file""",
+        WHERE {OF} AND id = ANY (:ids::bigint[]) AND id = place.chunk AND file_id = :file""",
     "set_outcomes": f"""
         UPDATE recalld.chunks SET vector_state = outcome.state, refusal = outcome.reason, embedding = outcome.vector
         FROM unnest(:ids::bigint[], :states::text[], :reasons::text[], :vectors::halfvec[])
             AS outcome (chunk, state, reason, vector)
-        WHERE {OF} AND id = outcome.chunk""",
+        WHERE {OF} AND id = ANY (:ids::bigint[]) AND id = outcome.chunk""",
     # Chunks of equal texts have equal sentences.
     "sentences": f"""
         SELECT DISTINCT ON (text_hash) text_hash, sentence_users, sentence_signs
@@ -85,7 +86,7 @@ STATEMENTS = {
     "set_sentences": f"""
         UPDATE recalld.chunks SET sentence_users = new.users, sentence_signs = new.signs
         FROM unnest(:hashes::text[], :users::bytea[], :signs::bytea[]) AS new (hash, users, signs)
-        WHERE {OF} AND text_hash = new.hash AND sentence_users IS NULL""",
+        WHERE {OF} AND text_hash = ANY (:hashes::text[]) AND text_hash = new.hash AND sentence_users IS NULL""",
 }
 
 _OF_AGENT = "tenant = :tenant AND agent = :agent"
