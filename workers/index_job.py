@@ -20,6 +20,7 @@ from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS, EMBEDDING_CACHE
 from schemas.version import recalld_version
+from workers.background import Background
 from workers.failure_policy import Postponed
 from workers.middleware import got_on
 from workers.queue.pending import Claim
@@ -28,8 +29,8 @@ from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-#: Documents that a job claims at a time. After a crash they wait again.
-CLAIM = 64
+#: Documents that a job claims at a time, and as long as it is gentle. After a crash they wait again.
+CLAIM, GENTLE_CLAIM = 64, 8
 
 #: Seconds until a job asks again to try a document alone.
 ALONE_PAUSE_SECONDS = 1.0
@@ -72,7 +73,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
     finally:
         turn.give_back()  # also when the index could not be opened
         if lane is Lane.LIVE:
-            queue.ended(agent, seconds=turn.seconds, failed=failed)
+            queue.ended(agent, job=job, seconds=turn.seconds, failed=failed)
     turn.tell(report)
     if unfilled or held_chunks or sentences:
         queue.request_vectors(agent)
@@ -104,6 +105,8 @@ class _Turn:
         self._taken = dict.fromkeys(first.documents)
         self._claimed = False  # a turn in which nothing was claimed would come again and again
         self._suspect: Claim | None = None
+        self._pace = Background(runtime.courtesy)
+        self._in_steps = False  # the next claim is a run of its own
         self._begun = time.monotonic()
         self._weight = 1.0
         self._drained = False  # the last claim left nothing
@@ -121,7 +124,9 @@ class _Turn:
         return self._again or not self._drained
 
     def over(self) -> bool:
-        """Return True if the remaining documents must wait for the next turn."""
+        """Return True if the remaining documents must wait for the next turn; old ones let live ones pass before."""
+        if self._lane is Lane.BACKFILL:
+            self._pace.rest()
         timing = self._runtime.timing
         is_halted = self._lane is Lane.BACKFILL and self._runtime.halt(self._agent) != self._halt
         if is_halted or self._runtime.stopping.is_set() or self.seconds >= timing.turn:
@@ -132,14 +137,16 @@ class _Turn:
     def index(self, indexer: Indexer) -> IndexReport:
         """Index until the turn is over. A document that was there at several crashes is a run of its own."""
         self._weight = self._runtime.directory.share(self._agent).weight
-        report = self._run(indexer, self._claims(indexer))
-        while self._suspect is not None:
-            claim, self._suspect = self._suspect, None
-            try:
-                _add(report, self._try_alone(indexer, claim))
-            finally:
-                self._quarantine.end_trial(self._job)
-            _add(report, self._run(indexer, self._claims(indexer)))
+        with self._pace:
+            report = self._run(indexer, self._claims(indexer))
+            while self._suspect is not None or self._in_steps:
+                claim, self._suspect = self._suspect, None
+                if claim is not None:
+                    try:
+                        _add(report, self._try_alone(indexer, claim))
+                    finally:
+                        self._quarantine.end_trial(self._job)
+                _add(report, self._run(indexer, self._claims(indexer)))
         return report
 
     def done(self, indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
@@ -189,11 +196,13 @@ class _Turn:
         return indexer.index(keys, lane=self._lane, on_done=partial(self.done, indexer), out_of_time=self.over)
 
     def _claims(self, indexer: Indexer) -> Iterator[DocumentKey]:
-        """Yield documents until the turn is over, or until one has to be tried alone."""
+        """Yield documents until the turn is over, one has to be tried alone, or a step is done."""
+        self._in_steps = False
         while not self.over():
             claim, self._first = self._first, None
             if claim is None:
-                claim = self._pending_set.claim(self._agent, lane=self._lane, job=self._job, limit=CLAIM)
+                limit = GENTLE_CLAIM if self._pace.gentle else CLAIM
+                claim = self._pending_set.claim(self._agent, lane=self._lane, job=self._job, limit=limit)
                 indexer.generations.look_again()  # the documents are as new as their marks
             self._claimed = True
             self._taken.update(dict.fromkeys(claim.documents))
@@ -208,6 +217,9 @@ class _Turn:
                 yield key
             if self.busy or self._drained:
                 return  # a later mark has a message of its own
+            if self._pace.gentle:
+                self._in_steps = True
+                return
 
     def _try_alone(self, indexer: Indexer, claim: Claim) -> IndexReport:
         """Index a document that was there at several crashes, or give it up; leave an unchanged dead letter alone."""

@@ -32,6 +32,7 @@ from schemas.agents import Scope, tenant_of
 from schemas.conditions import OF_PROVIDER
 from schemas.errors import RecalldError
 from schemas.settings import AgentDirectory, AgentSettings, Settings
+from workers.background import Courtesy
 from workers.failure_policy import LOST_AFTER_SECONDS
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import BEAT_SECONDS
@@ -100,6 +101,7 @@ class Runtime:
         self.health = health
         #: Set when the process is to end: jobs give back documents that they have not begun.
         self.stopping = threading.Event()
+        self.courtesy = Courtesy(queue, self.stopping)
         self._coordinate = coordinate
         self._owner = IndexOwner.of(settings)
         #: Cache of each tenant; None where the settings want none.

@@ -18,6 +18,7 @@ from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Transient
 from schemas.metrics import COMMITS, VECTORS
+from workers.background import Background
 from workers.batch_jobs import BatchTurn, batch_jobs
 from workers.failure_policy import UNABLE_PAUSE_SECONDS, Postponed, ProviderFailed
 from workers.index_job import ALONE_PAUSE_SECONDS
@@ -89,7 +90,10 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             else:
                 turn = jobs.note() if jobs is not None else BatchTurn()
         got_on(waits_for=awaited)
-        with CrashSafeRounds(runtime.queue.pending_set.quarantine, agent, job) as rounds:
+        with (
+            Background(runtime.courtesy) as pace,
+            CrashSafeRounds(runtime.queue.pending_set.quarantine, agent, job) as rounds,
+        ):
             rounds.refuse(target)
             report = fill_vectors(
                 indexer,
@@ -101,6 +105,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 most=rounds.most,
                 on_round=rounds.begins,
                 on_ready=joined,
+                is_gentle=pace.rest,
             )
         if report.ready and batcher is not None and (rate := batcher.measured_rate) is not None:
             target.set_meta({RATE: f"{rate:.1f}"})

@@ -207,8 +207,8 @@ class EmbeddingBatcher:
     def estimate_seconds(self, count: int, *, lane: Lane = Lane.BACKFILL) -> float:
         """Return the seconds until `count` more texts would have their vectors; infinite while the provider refuses.
 
-        Live texts wait only for live ones and for requests in flight. Old texts wait for a full request where requests
-        are limited.
+        Live texts wait for live ones, and for requests in flight unless a sender is kept free for them. Old texts wait
+        for a full request where requests are limited.
         """
         hold = self._limiter.hold()
         if count and lane is Lane.BACKFILL and self._limiter.limited:
@@ -216,8 +216,12 @@ class EmbeddingBatcher:
         if hold is not None and (hold.refusal is not None or hold.useless is not None):
             return math.inf
         with self._changed:
-            behind = len(self._queues[Lane.BACKFILL]) if lane is Lane.LIVE else 0
-            ahead = len(self._entries) - behind
+            if lane is Lane.BACKFILL:
+                ahead = len(self._entries)
+            elif self._backfill_senders < self._senders:
+                ahead = sum(entry.lane is Lane.LIVE for entry in self._entries.values())
+            else:
+                ahead = len(self._entries) - len(self._queues[Lane.BACKFILL])
             return (hold.seconds if hold is not None else 0.0) + (ahead + count) / self.chunks_per_second
 
     @property

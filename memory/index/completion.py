@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 
 import structlog
 
@@ -296,12 +296,14 @@ def fill_vectors(
     is_enough: Callable[[], bool] = lambda: False,
     most: int = MOST,
     on_round: Callable[[Sequence[str]], None] = lambda _hashes: None,
+    is_gentle: Callable[[], bool] = lambda: False,
 ) -> FillReport:
     """Fill in vectors of an indexer's target for about `seconds`, the `overdue` ones and the oldest chunks first.
 
     `on_round` receives the text hashes of each round before it, at most `most`, and `on_ready` afterwards the number
     of committed vectors and the seconds that it took. With `only` (text hashes), other chunks belong to other jobs and
     do not count as left. After `stopping`, the run waits for no answer; once it `is_enough`, it sends nothing more.
+    `is_gentle` is asked before each commit, which is a small one then.
 
     Without a provider, or if vectors cannot be written, nothing happens and no chunk counts as left.
 
@@ -345,9 +347,9 @@ def fill_vectors(
                 ticket.cancel()
             vectors |= ticket.results()
         rows = [(number, (digest, vectors[digest])) for number, digest in pending.items() if digest in vectors]
-        committed = 0
-        for start in range(0, len(rows), MAX_CHUNKS_PER_COMMIT):
-            committed += store.write_vectors(dict(rows[start : start + MAX_CHUNKS_PER_COMMIT]))
+        committed, remaining = 0, iter(rows)
+        while part := dict(islice(remaining, FEWEST if is_gentle() else MAX_CHUNKS_PER_COMMIT)):
+            committed += store.write_vectors(part)
         indexer.overdue.difference_update(digest for _, (digest, _) in rows)
         if committed == 0:
             break

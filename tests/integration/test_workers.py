@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from memory.documents.agent_files import AgentFiles, SourceText
 from schemas.documents import DocumentKey, Lane
@@ -18,7 +20,7 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import with_agent
 from workers.failure_policy import Postponed
-from workers.index_job import CLAIM, index_turn
+from workers.index_job import CLAIM, GENTLE_CLAIM, index_turn
 from workers.maintenance import keep_house
 from workers.queue.job_queue import queued_jobs
 from workers.queue.names import EMBED_PENDING, INDEX_PENDING
@@ -231,6 +233,27 @@ def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole(
         assert known(workers) == [f"sessions/{file.name}", f"sessions/{archive.name}"]
         indexed(archive)
         wait_until(lambda: known(workers) == [f"sessions/{archive.name}"])
+
+
+def test_old_documents_are_indexed_in_small_steps_while_live_ones_are(one_thread: Settings) -> None:
+    workers = Workers(one_thread)
+    runtime = Runtime(one_thread, workers.queue, workers.health, timing=Timing(turn=600.0, shared_turn=600.0))
+    names = [f"memory/{number}.md" for number in range(2 * CLAIM)]
+    for name in names:
+        workers.write(name, f"The heron of {name} stood in the reed bed.")
+    workers.mark(*names, lane=Lane.BACKFILL)
+    # A job on live documents that does not end, and counts as a short one however slow this machine is.
+    workers.client.zadd(workers.keys.live_jobs, {"live": time.time() + 3600})
+    claim = workers.queue.started(INDEX_PENDING, "main", Lane.BACKFILL, job="old", limit=CLAIM)
+    assert claim is not None
+    with capture_logs() as logged:
+        index_turn(runtime, "main", Lane.BACKFILL, "old", claim)
+    runtime.close()
+    [commits] = [line["commits"] for line in logged if line["event"] == "documents_indexed"]
+    assert runtime.courtesy.gentle
+    assert workers.counts().chunks == len(names)
+    # The first claim may be a whole one.
+    assert commits - 1 >= CLAIM // GENTLE_CLAIM
 
 
 def test_sentences_give_way_to_documents_of_any_agent_and_come_last(one_thread: Settings) -> None:

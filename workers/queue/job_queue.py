@@ -33,6 +33,9 @@ from workers.queue.pending import Claim, PendingSet, Post
 #: Seconds of a job's lease on an agent's live documents: one turn.
 LIVE_JOB_SECONDS = 12
 
+#: Seconds for which a job on live documents counts as a short one.
+SHORT_JOB_SECONDS = 2.0
+
 #: Seconds after which a "message is queued" flag expires: a lost message delays its work and never strands it.
 _QUEUED_SECONDS = 3600
 
@@ -144,6 +147,7 @@ class BrokerJobQueue:
             agent,
             lane=lane,
             job=job,
+            now=time.time(),
             queued=queued,
             retrying=retrying,
             only_seconds=only,
@@ -151,19 +155,23 @@ class BrokerJobQueue:
             limit=limit,
         )
 
-    def ended(self, agent: str, *, seconds: float, failed: bool = False) -> None:
+    def ended(self, agent: str, *, job: str, seconds: float, failed: bool = False) -> None:
         """End a job on an agent's live documents, `seconds` after its begin. Queue a message for those that wait.
 
         After `LIVE_JOB_SECONDS` another job may work on them. A `failed` job comes again anyway.
         """
         queued = self._keys.queued(INDEX_PENDING, agent, Lane.LIVE.value)
-        left = self.pending_set.end(agent, queued=queued if seconds < LIVE_JOB_SECONDS - 1 else None)
+        left = self.pending_set.end(agent, job=job, queued=queued if seconds < LIVE_JOB_SECONDS - 1 else None)
         if left and not failed:
             self.request(INDEX_PENDING, agent, Lane.LIVE)
 
     def others_wait(self, lane: Lane) -> bool:
         """Return True if a message waits in this lane that no worker has taken."""
         return bool(self._client.exists(self._keys.queue(lane.value)))
+
+    def live_jobs(self) -> int:
+        """Return the number of jobs that work on live documents, in all processes, without those that take long."""
+        return int(self._client.zcount(self._keys.live_jobs, time.time() - SHORT_JOB_SECONDS, "+inf"))
 
     def is_idle(self) -> bool:
         """Return True if no document of any agent waits or is indexed, and no job for vectors waits."""

@@ -50,6 +50,8 @@ class Keys:
         self.alone = f"{self.prefix}:suspects"
         #: String: identity of the home whose workers take from the queues (`workers.queue.queue_tenancy`).
         self.home = f"{self.prefix}:home"
+        #: Sorted set: job on live documents -> Unix time of its begin (of its worker's clock).
+        self.live_jobs = f"{self.prefix}:live-jobs"
         #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
         self.counters = f"{self.prefix}:counters"
         #: Hash: process -> JSON of its heartbeat.

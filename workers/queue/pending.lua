@@ -119,7 +119,7 @@ function steps.post()
 end
 
 -- job, only_seconds (0: others of its kind may run, too), retried, lane, limit (0: no claim), alone_from,
--- alone_seconds; keys: queued, retrying. Returns the claim; nothing when another job is the only one of its kind.
+-- alone_seconds, now; keys: queued, retrying, live_jobs. Returns the claim; nothing when another job is the only one of its kind.
 function steps.begin()
   give_back(function(job) return job == args.job end, 0, true)
   local name = 'job:' .. args.job
@@ -130,6 +130,8 @@ function steps.begin()
     local holder = redis.call('GET', key.queued)
     if holder and holder ~= name and string.sub(holder, 1, 4) == 'job:' then return false end
     redis.call('SET', key.queued, name, 'EX', args.only_seconds)
+    redis.call('ZREMRANGEBYSCORE', key.live_jobs, '-inf', args.now - args.only_seconds)  -- those of crashed workers
+    redis.call('ZADD', key.live_jobs, args.now, args.job)
   end
   if args.limit == 0 then return {''} end
   return claim()

@@ -192,6 +192,7 @@ class PendingSet:
         *,
         lane: str,
         job: str,
+        now: float,
         queued: str,
         retrying: str,
         only_seconds: int = 0,
@@ -206,7 +207,8 @@ class PendingSet:
         raw = self._step(
             "begin",
             agent,
-            keys={"queued": queued, "retrying": retrying},
+            keys={"queued": queued, "retrying": retrying, "live_jobs": self._keys.live_jobs},
+            now=f"{now:.6f}",
             job=job,
             only_seconds=only_seconds,
             retried=retried,
@@ -217,9 +219,10 @@ class PendingSet:
         )
         return Claim.of(raw) if raw is not None else None
 
-    def end(self, agent: str, *, queued: str | None) -> int:
+    def end(self, agent: str, *, job: str, queued: str | None) -> int:
         """End the only job of its kind; None when its time is over. Return the number of live documents that wait."""
         with self._client.pipeline(transaction=False) as pipe:
+            pipe.zrem(self._keys.live_jobs, job)
             if queued is not None:
                 pipe.delete(queued)
             pipe.zcard(self._keys.waiting(agent, Lane.LIVE))

@@ -185,6 +185,7 @@ def test_large_backfills_leave_a_sender_free_for_live(make: Make) -> None:
     for number in range(5):
         batcher.submit(texts(f"old {number}", 256), lane=Lane.BACKFILL)
     wait_until(lambda: provider.requests == 2)
+    assert batcher.estimate_seconds(1, lane=Lane.LIVE) * 1000 < batcher.estimate_seconds(1)
     batcher.submit(texts("new", 1), lane=Lane.LIVE)
     wait_until(lambda: provider.batches[-1] == ["new 0"])
     assert provider.requests == 3

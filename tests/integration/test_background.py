@@ -1,0 +1,85 @@
+"""Pace of old work beside live work, on a real Valkey."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from schemas.documents import Lane
+from tests.waiting import wait_until
+from workers.background import LONGEST_REST_SECONDS, Background, Courtesy
+from workers.queue.connection import BrokerClient
+from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.names import INDEX_PENDING, Keys
+
+
+@pytest.fixture
+def queue(client: BrokerClient, keys: Keys) -> BrokerJobQueue:
+    return BrokerJobQueue(client, keys)
+
+
+def begin(queue: BrokerJobQueue, lane: Lane, *, agent: str = "main") -> None:
+    queue.started(INDEX_PENDING, agent, lane, job=f"job of {agent}")
+
+
+def test_old_work_rests_until_the_last_live_job_ends(queue: BrokerJobQueue) -> None:
+    courtesy, left = Courtesy(queue, threading.Event()), list[float]()
+    begin(queue, Lane.LIVE)
+    resting = threading.Thread(target=lambda: left.append(courtesy.let_pass(600.0)))
+    resting.start()
+    wait_until(lambda: courtesy.gentle)
+    assert not left
+    queue.ended("main", job="job of main", seconds=0.1)
+    resting.join()
+    assert 0.0 < left[0] <= 600.0
+
+
+def test_old_work_goes_on_beside_live_jobs_that_do_not_end(queue: BrokerJobQueue) -> None:
+    courtesy = Courtesy(queue, threading.Event())
+    begin(queue, Lane.LIVE)
+    assert courtesy.let_pass(0.02) <= 0.0
+    assert courtesy.gentle
+
+
+def test_old_work_rests_for_no_other_old_work(queue: BrokerJobQueue) -> None:
+    courtesy = Courtesy(queue, threading.Event())
+    begin(queue, Lane.BACKFILL)
+    assert courtesy.let_pass(1.0) == 1.0
+    assert not courtesy.gentle
+
+
+def test_old_work_of_a_process_that_ends_does_not_rest(queue: BrokerJobQueue) -> None:
+    stopping = threading.Event()
+    stopping.set()
+    begin(queue, Lane.LIVE)
+    assert Courtesy(queue, stopping).let_pass(LONGEST_REST_SECONDS) == LONGEST_REST_SECONDS
+
+
+def test_gentle_jobs_work_one_after_another(
+    queue: BrokerJobQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    one, other = (Courtesy(queue, threading.Event(), turns=1) for _ in range(2))
+    turn = one.turn()
+    assert turn is not None
+    assert other.turn() is None
+    turn.close()
+    later = other.turn()
+    assert later is not None
+    later.close()
+
+
+def test_a_job_ends_its_turn_with_itself(
+    queue: BrokerJobQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    courtesy = Courtesy(queue, threading.Event(), turns=1)
+    begin(queue, Lane.LIVE)
+    with Background(courtesy) as pace:
+        wait_until(pace.rest)
+    turn = courtesy.turn()
+    assert turn is not None
+    turn.close()
