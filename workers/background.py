@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 0.01
 
 
 class Courtesy:
-    """What the old work of a process knows of live work, and its share of the machine while there is some.
+    """State that a process's jobs on old documents share: whether they are gentle, and their turns to work.
 
     Of all processes of the user, half as many gentle jobs work at a time as the machine has processors.
     """
@@ -44,7 +44,7 @@ class Courtesy:
         return time.monotonic() < self._gentle_until
 
     def let_pass(self, seconds: float) -> float:
-        """Wait while jobs on live documents run, in whatever process, `seconds` at most. Return the seconds left."""
+        """Wait while jobs on live documents run in any process, `seconds` at most. Return the seconds left."""
         while self._queue.live_jobs():
             self._gentle_until = time.monotonic() + GENTLE_SECONDS
             if seconds <= 0.0 or self._stopping.wait(_PAUSE_SECONDS):

@@ -70,7 +70,7 @@ CREATE UNIQUE INDEX generations_next ON recalld.generations (tenant, agent) WHER
 
 -- The indexes of its rows begin with the generation, whose name is unique, and have tenant and agent beside their keys.
 -- The planner takes the three for independent: with all of them in a key it expects one row, takes any such index for
--- as good as the one that has the document's name as well, and reads a large agent whole.
+-- as good as the one with the document's name, and reads a large agent whole.
 CREATE TABLE recalld.files (
     {_KEY}, id bigint, source {TEXT} NOT NULL, path {TEXT} NOT NULL, size bigint NOT NULL, mtime_ns bigint NOT NULL,
     inode numeric(20) NOT NULL, ctime_ns bigint, content_hash {TEXT} NOT NULL, revision bigint NOT NULL,

@@ -59,7 +59,7 @@ STATEMENTS = {
     "delete_letters": f"DELETE FROM recalld.dead_letters WHERE {OF} AND {IS_NAMED}",
     "insert_letters": f"{_INSERT.format('dead_letters', DEAD_LETTER_COLUMNS)} {_ROWS.format('dead_letters')}",
     # Arrays cost the server less than JSON, and both sides less than a statement for each row. Rows are named twice:
-    # before there are statistics it may compare each row that the other conditions leave with each one of the arrays.
+    # before there are statistics the server may compare each row under the other conditions with each of the arrays.
     "insert_chunks": f"""
         INSERT INTO recalld.chunks (tenant, agent, generation, {", ".join(_CHUNK)})
         SELECT :tenant, :agent, :generation, *
