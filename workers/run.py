@@ -34,10 +34,6 @@ from workers.queue.names import QUEUES, Keys
 from workers.queue.queue_tenancy import QueueTenancy
 from workers.runtime import TIMING, Runtime, Timing
 
-#: Seconds after which a thread that computes lets another one run. A short job returns from each statement and request
-#: into a queue behind the long jobs of its process: with Python's 5 ms the wait is most of its time.
-_SWITCH_SECONDS = 0.0005
-
 log = structlog.get_logger(__name__)
 
 #: Seconds for running jobs to end at a shutdown. Their unfinished documents wait again.
@@ -76,7 +72,6 @@ def run_workers(
         UserError: the port cannot be opened, workers of another home take from the queue, or memory ran out.
     """
     give_back_large_blocks()
-    sys.setswitchinterval(_SWITCH_SECONDS)
     client = connect(settings)
     keys = Keys(namespace(settings))
     tenancy = QueueTenancy(client, keys, settings)

@@ -303,7 +303,7 @@ def fill_vectors(
     `on_round` receives the text hashes of each round before it, at most `most`, and `on_ready` afterwards the number
     of committed vectors and the seconds that it took. With `only` (text hashes), other chunks belong to other jobs and
     do not count as left. After `stopping`, the run waits for no answer; once it `is_enough`, it sends nothing more.
-    `is_gentle` is asked before each commit, which is a small one then.
+    `is_gentle` is asked before each round and commit, which are small ones then.
 
     Without a provider, or if vectors cannot be written, nothing happens and no chunk counts as left.
 
@@ -315,7 +315,7 @@ def fill_vectors(
         return report
     deadline = time.monotonic() + seconds
     while report.error is None and (began_at := time.monotonic()) < deadline and not (stopping() or is_enough()):
-        enough = int(SECONDS_A_ROUND * batcher.chunks_per_second)
+        enough = 0 if is_gentle() else int(SECONDS_A_ROUND * batcher.chunks_per_second)
         count = min(most, max(FEWEST, enough, batcher.full_request))
         overdue = indexer.overdue.intersection(indexer.overdue if only is None else only)
         pending, lane = store.pending_hashes(count, among=overdue) if overdue else {}, Lane.LIVE

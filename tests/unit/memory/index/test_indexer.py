@@ -10,7 +10,7 @@ import pytest
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.rate_limit import RateLimiter
-from memory.index.completion import FillReport, fill_vectors, lacking_documents
+from memory.index.completion import FEWEST, FillReport, fill_vectors, lacking_documents
 from memory.index.indexer import Indexer, IndexReport
 from schemas.documents import DocumentKey, Lane
 from tests.indexing import FAST, SLOW, World
@@ -91,6 +91,14 @@ def test_under_a_limit_each_request_is_full_however_slow_the_provider_is(world: 
     assert provider.batches == [], "old texts wait until a request is full"
     assert fill(indexer).ready == 250
     assert list(map(len, provider.batches)) == [100, 100, 50]
+
+
+def test_gentle_rounds_are_small_however_fast_the_provider_is(world: World) -> None:
+    provider = StubProvider(limits=replace(SLOW, inputs=256, chunks_per_second=1e4))
+    keys = [world.write(f"memory/{number}.md", f"Note {number}\n") for number in range(3 * FEWEST)]
+    world.indexer(lacking="OPENAI_API_KEY is not set").index(keys, lane=Lane.BACKFILL, on_done=lambda _keys: None)
+    assert fill_vectors(world.indexer(provider), seconds=60, is_gentle=lambda: True).ready == len(keys)
+    assert list(map(len, provider.batches)) == [FEWEST] * 3
 
 
 def test_a_live_text_whose_patience_ends_is_embedded_before_old_ones(world: World) -> None:
