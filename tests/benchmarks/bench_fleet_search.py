@@ -48,7 +48,8 @@ from tests.postgres_server import MIGRATED, READER, WRITER, PostgresServer
 from workers.queue.private_server import BrokerServer
 
 SEARCHES = 500
-_OF = "FROM recalld.chunks WHERE tenant = %s AND agent = %s"
+_GENERATION = "(SELECT generation FROM recalld.generations WHERE tenant = %s AND agent = %s)"
+_OF = f"FROM recalld.chunks WHERE generation = {_GENERATION}"
 COSINES = f"SELECT id, embedding::vector <=> (SELECT embedding::vector {_OF} LIMIT 1) {_OF}"
 FLOORS = {"SELECT 1": "SELECT %s, %s", "words of an agent": f"SELECT id, words {_OF}", "its cosines": COSINES}
 
@@ -91,7 +92,8 @@ class Bench:
         parameters = SearchParameters(self.question(), query.max_results, query.min_score, sources, query.hybrid)
         side = QuerySide(self._provider.identity, self._provider.model, unit(self._numbers))
         begun = time.perf_counter()
-        with PostgresReader(self._database, scope, self._generation).snapshot() as reader:
+        generation = self._generation + scope.agent.partition("-")[2]  # as `copy_agents` names it
+        with PostgresReader(self._database, scope, generation).snapshot() as reader:
             timed, opened = TimedReader(reader), time.perf_counter()
             assert retrieve(cast(StoreReader, timed), parameters, side).mode == "hybrid"
             ranked = time.perf_counter()

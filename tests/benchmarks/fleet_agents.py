@@ -29,20 +29,22 @@ LARGE = Scope("bench", "large")
 #: Other agents, whose 20 notes have ten chunks each, from all over the large agent.
 COPY = """
 DO $$
+DECLARE
+    large text := (SELECT generation FROM recalld.generations WHERE agent = 'large');
 BEGIN
     FOR note IN 1..20 LOOP
         INSERT INTO recalld.files (tenant, agent, generation, id, source, path, size, mtime_ns, inode, content_hash,
             revision, indexed_at, notes)
         SELECT tenant, 'agent-' || a, generation || a, note, source, path, size, mtime_ns, inode, content_hash,
             revision, indexed_at, notes
-        FROM recalld.files, generate_series(1, %(agents)s) AS a WHERE agent = 'large' AND id = note;
+        FROM recalld.files, generate_series(1, %(agents)s) AS a WHERE generation = large AND id = note;
         INSERT INTO recalld.chunks (tenant, agent, generation, id, file_id, ordinal, start_line, end_line, text_hash,
             embedding, vector_state, text, words, sentence_users, sentence_signs)
         SELECT tenant, 'agent-' || a, generation || a, at + 1, note, at %% 10, at %% 10 * 20 + 1, at %% 10 * 20 + 20,
             text_hash, embedding, vector_state, text, words, sentence_users, sentence_signs
         FROM generate_series(1, %(agents)s) AS a, generate_series(note * 10 - 10, note * 10 - 1) AS at, LATERAL (
             SELECT * FROM recalld.chunks
-            WHERE tenant = 'bench' AND agent = 'large' AND id = (a * 7919 + at * 251) %% %(large)s + 1 OFFSET 0
+            WHERE generation = large AND id = (a * 7919 + at * 251) %% %(large)s + 1 OFFSET 0
         ) AS copied;
     END LOOP;
 END $$;
