@@ -121,7 +121,8 @@ class PostgresReader(PostgresSearch, RowReader):
             try:
                 yield connection
             finally:
-                self._snapshots.connection = None
+                # Hundreds of readers stay open, each with its values of each thread.
+                self._snapshots.__dict__.clear()
 
     def _fetch(self, statement: str, **bindings: object) -> Rows:
         with self._read() as connection:
