@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import with_agent
 from workers.failure_policy import Postponed
-from workers.index_job import CLAIM, GENTLE_CLAIM, index_turn
+from workers.index_job import CLAIM, index_turn
 from workers.maintenance import keep_house
 from workers.queue.job_queue import queued_jobs
 from workers.queue.names import EMBED_PENDING, INDEX_PENDING
@@ -250,10 +250,9 @@ def test_old_documents_are_indexed_in_small_steps_while_live_ones_are(one_thread
         index_turn(runtime, "main", Lane.BACKFILL, "old", claim)
     runtime.close()
     [commits] = [line["commits"] for line in logged if line["event"] == "documents_indexed"]
-    assert runtime.courtesy.gentle
     assert workers.counts().chunks == len(names)
-    # The first claim may be a whole one.
-    assert commits - 1 >= CLAIM // GENTLE_CLAIM
+    # Else it is one; the first claim may be a whole one.
+    assert commits > 2
 
 
 def test_sentences_give_way_to_documents_of_any_agent_and_come_last(one_thread: Settings) -> None:
