@@ -123,6 +123,10 @@ class _Turn:
         """Return True if documents may wait without a message of their own."""
         return self._again or not self._drained
 
+    @property
+    def _is_gentle(self) -> bool:
+        return self._lane is Lane.BACKFILL and self._pace.gentle
+
     def over(self) -> bool:
         """Return True if the remaining documents must wait for the next turn; old ones let live ones pass before."""
         if self._lane is Lane.BACKFILL:
@@ -201,7 +205,7 @@ class _Turn:
         while not self.over():
             claim, self._first = self._first, None
             if claim is None:
-                limit = GENTLE_CLAIM if self._pace.gentle else CLAIM
+                limit = GENTLE_CLAIM if self._is_gentle else CLAIM
                 claim = self._pending_set.claim(self._agent, lane=self._lane, job=self._job, limit=limit)
                 indexer.generations.look_again()  # the documents are as new as their marks
             self._claimed = True
@@ -217,7 +221,7 @@ class _Turn:
                 yield key
             if self.busy or self._drained:
                 return  # a later mark has a message of its own
-            if self._pace.gentle:
+            if self._is_gentle:
                 self._in_steps = True
                 return
 

@@ -303,7 +303,7 @@ def fill_vectors(
     `on_round` receives the text hashes of each round before it, at most `most`, and `on_ready` afterwards the number
     of committed vectors and the seconds that it took. With `only` (text hashes), other chunks belong to other jobs and
     do not count as left. After `stopping`, the run waits for no answer; once it `is_enough`, it sends nothing more.
-    `is_gentle` is asked before each round and commit, which are small ones then.
+    `is_gentle` is asked before each round and commit of old texts, which are small ones then.
 
     Without a provider, or if vectors cannot be written, nothing happens and no chunk counts as left.
 
@@ -315,7 +315,7 @@ def fill_vectors(
         return report
     deadline = time.monotonic() + seconds
     while report.error is None and (began_at := time.monotonic()) < deadline and not (stopping() or is_enough()):
-        enough = 0 if is_gentle() else int(SECONDS_A_ROUND * batcher.chunks_per_second)
+        enough = 0 if not indexer.overdue and is_gentle() else int(SECONDS_A_ROUND * batcher.chunks_per_second)
         count = min(most, max(FEWEST, enough, batcher.full_request))
         overdue = indexer.overdue.intersection(indexer.overdue if only is None else only)
         pending, lane = store.pending_hashes(count, among=overdue) if overdue else {}, Lane.LIVE
@@ -347,8 +347,8 @@ def fill_vectors(
                 ticket.cancel()
             vectors |= ticket.results()
         rows = [(number, (digest, vectors[digest])) for number, digest in pending.items() if digest in vectors]
-        committed, remaining = 0, iter(rows)
-        while part := dict(islice(remaining, FEWEST if is_gentle() else MAX_CHUNKS_PER_COMMIT)):
+        committed, remaining, most_rows = 0, iter(rows), MAX_CHUNKS_PER_COMMIT
+        while part := dict(islice(remaining, FEWEST if lane is Lane.BACKFILL and is_gentle() else most_rows)):
             committed += store.write_vectors(part)
         indexer.overdue.difference_update(digest for _, (digest, _) in rows)
         if committed == 0:

@@ -24,6 +24,7 @@ from workers.index_job import CLAIM, index_turn
 from workers.maintenance import keep_house
 from workers.queue.job_queue import queued_jobs
 from workers.queue.names import EMBED_PENDING, INDEX_PENDING
+from workers.queue.pending import LIVE_DOCUMENTS
 from workers.runtime import Runtime, Timing
 from workers.vectors_job import embed_turn
 
@@ -235,24 +236,34 @@ def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole(
         wait_until(lambda: known(workers) == [f"sessions/{archive.name}"])
 
 
-def test_old_documents_are_indexed_in_small_steps_while_live_ones_are(one_thread: Settings) -> None:
-    workers = Workers(one_thread)
-    runtime = Runtime(one_thread, workers.queue, workers.health, timing=Timing(turn=600.0, shared_turn=600.0))
-    names = [f"memory/{number}.md" for number in range(2 * CLAIM)]
+def commits_beside_live_work(settings: Settings, lane: Lane, documents: int) -> int:
+    """Index documents in one turn while a job on live documents runs; return the number of commits."""
+    workers = Workers(settings)
+    runtime = Runtime(settings, workers.queue, workers.health, timing=Timing(turn=600.0, shared_turn=600.0))
+    names = [f"memory/{number}.md" for number in range(documents)]
     for name in names:
         workers.write(name, f"The heron of {name} stood in the reed bed.")
-    workers.mark(*names, lane=Lane.BACKFILL)
+    workers.mark(*names, lane=lane)
     # A job on live documents that does not end, and counts as a short one however slow this machine is.
     workers.client.zadd(workers.keys.live_jobs, {"live": time.time() + 3600})
-    claim = workers.queue.started(INDEX_PENDING, "main", Lane.BACKFILL, job="old", limit=CLAIM)
+    runtime.courtesy.let_pass(0.0)
+    claim = workers.queue.started(INDEX_PENDING, "main", lane, job="job", limit=CLAIM)
     assert claim is not None
     with capture_logs() as logged:
-        index_turn(runtime, "main", Lane.BACKFILL, "old", claim)
+        index_turn(runtime, "main", lane, "job", claim)
     runtime.close()
-    [commits] = [line["commits"] for line in logged if line["event"] == "documents_indexed"]
     assert workers.counts().chunks == len(names)
-    # Else it is one; the first claim may be a whole one.
-    assert commits > 2
+    [commits] = [line["commits"] for line in logged if line["event"] == "documents_indexed"]
+    return int(commits)
+
+
+def test_old_documents_are_indexed_in_small_steps_while_live_ones_are(one_thread: Settings) -> None:
+    # The first claim may be a whole one.
+    assert commits_beside_live_work(one_thread, Lane.BACKFILL, 2 * CLAIM) > 2
+
+
+def test_live_documents_are_indexed_in_whole_steps_beside_each_other(one_thread: Settings) -> None:
+    assert commits_beside_live_work(one_thread, Lane.LIVE, LIVE_DOCUMENTS) == 1
 
 
 def test_sentences_give_way_to_documents_of_any_agent_and_come_last(one_thread: Settings) -> None:

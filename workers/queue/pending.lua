@@ -119,7 +119,8 @@ function steps.post()
 end
 
 -- job, only_seconds (0: others of its kind may run, too), retried, lane, limit (0: no claim), alone_from,
--- alone_seconds, now; keys: queued, retrying, live_jobs. Returns the claim; nothing when another job is the only one of its kind.
+-- alone_seconds, now; keys: queued, retrying, live_jobs. Returns the claim; nothing when another job is the only one of
+-- its kind.
 function steps.begin()
   give_back(function(job) return job == args.job end, 0, true)
   local name = 'job:' .. args.job
