@@ -28,6 +28,10 @@ def daemon(home: Path, workspace: Path) -> Iterator[Daemon]:
 #: Bytes that a limited worker may still map: it can start threads, and not read a large note.
 HEADROOM_BYTES = 24_000_000
 
+#: Lines of the large note, 17 MB: to read it takes more than the headroom and what malloc has mapped and not used,
+#: 64 MB for the arena of a thread.
+LINES = 600_000
+
 
 def workers(daemon: Daemon) -> set[int]:
     """Return the pids of the workers that say that they are there."""
@@ -54,7 +58,7 @@ def test_documents_of_a_worker_without_memory_are_indexed_by_the_next_one(daemon
     assert before
     for pid in before:
         leave_no_memory(pid)
-    text = "\n".join(f"Line {line} tells of bird{line}." for line in range(200_000))
+    text = "\n".join(f"Line {line} tells of bird{line}." for line in range(LINES))
     daemon.write("memory/large.md", f"{text}\n\nThe last word is lastword.\n")
     wait_until(lambda: not before & workers(daemon), what="they end")
     wait_until(lambda: daemon.found("lastword", "memory/large.md"), what="others go on")
