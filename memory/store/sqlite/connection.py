@@ -32,7 +32,7 @@ _WRITE_FAILURES = frozenset(
 )
 
 #: SQLite's codes of memory that the system refuses; mapped memory has no other reason to fail.
-_NO_MEMORY = frozenset({apsw.SQLITE_NOMEM, apsw.SQLITE_IOERR_NOMEM, apsw.SQLITE_IOERR_SHMMAP})
+_NO_MEMORY = frozenset({apsw.SQLITE_IOERR_NOMEM, apsw.SQLITE_IOERR_SHMMAP})
 
 #: Message about an SQLite without full-text search.
 NO_FTS5 = "this SQLite has no FTS5; install the apsw package from PyPI, which includes it"
@@ -109,7 +109,7 @@ def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(f"{path} is being written by another process; trying again")
-        case apsw.NoMemError() | apsw.IOError() if extended in _NO_MEMORY:
+        case apsw.NoMemError() | apsw.IOError() if extended in _NO_MEMORY or isinstance(error, apsw.NoMemError):
             return OutOfMemory(f"no memory left for {path} ({error})")
         case apsw.FullError():
             return StoreFull(f"no space left for {path}; free some and indexing goes on")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import apsw
 import pytest
 
+from memory.store.sqlite.connection import in_our_words
 from schemas.errors import OutOfMemory
 from schemas.settings import Settings
 from tests.written_index import write_index, writer_of
@@ -28,3 +30,8 @@ def test_an_index_that_gets_no_memory_says_so_instead_of_blaming_the_disk(settin
     with memory_of_sqlite(1), pytest.raises(OutOfMemory) as raised:
         writer_of(settings).open_reader()
     assert isinstance(raised.value, MemoryError)
+
+
+def test_an_error_of_memory_needs_no_further_code(tmp_path: Path) -> None:
+    """Apsw raises some without the code of SQLite, where it could not make an object of its own."""
+    assert isinstance(in_our_words(apsw.NoMemError(), tmp_path), OutOfMemory)
