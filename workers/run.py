@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,12 +43,6 @@ _RING_SECONDS = 0.05
 #: Seconds for consumers to end after the jobs: one may wait for the broker.
 _CONSUMER_SECONDS = 3.0
 
-#: `M_MMAP_THRESHOLD` of glibc's malloc.h.
-_M_MMAP_THRESHOLD = -3
-
-#: Bytes of a memory block from which on it is returned to the system as soon as it is freed.
-LARGE_BLOCK_BYTES = 256 * 1024
-
 
 def run_workers(
     settings: Settings,
@@ -71,7 +63,6 @@ def run_workers(
     Raises:
         UserError: the port cannot be opened, workers of another home take from the queue, or memory ran out.
     """
-    give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
     tenancy = QueueTenancy(client, keys, settings)
@@ -184,15 +175,3 @@ def _give_back_all(broker: DoorbellBroker, keys: Keys) -> None:
             broker.do_requeue(queue, *message_ids)
             broker.ring(queue)
             log.info("jobs_given_back", queue=queue, jobs=len(message_ids))
-
-
-def give_back_large_blocks() -> None:
-    """Fix the size from which on glibc keeps memory blocks out of its heaps; without glibc, do nothing.
-
-    By default glibc raises it up to 32 MiB with each large block that is freed
-    (https://man7.org/linux/man-pages/man3/mallopt.3.html), and the process keeps the holes in the heaps of its threads:
-    a backfill of 200 MB took 259 MB of memory instead of 226, at the same speed.
-    """
-    if sys.platform == "linux":
-        with suppress(AttributeError, OSError):
-            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)

@@ -179,12 +179,12 @@ class ServedAgents:
         #: Model of a fleet's replica that is not loaded yet.
         self._model: QueryVectors | None = None
         if settings.store.url is not None:
-            from memory.store.postgres.directory import FleetDirectory, agent_settings
+            from memory.store.postgres.directory import FleetDirectory
 
             self.fleet = FleetDirectory.of(settings)
             with suppress(Transient):  # a store that is away comes back; any other fault ends the start
                 self.fleet.page(DEFAULT_TENANT, limit=1)
-            by_default = agent_settings(settings, Scope(DEFAULT_TENANT, "away"), {})
+            by_default = self.fleet.settings_of(Scope(DEFAULT_TENANT, "away"))
             away = ServedAgent(by_default, None, _AWAY)
             vectors_enabled = settings.store.vector.enabled
             provider = choose_provider(by_default, settings.credentials, vectors_enabled=vectors_enabled).provider

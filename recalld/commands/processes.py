@@ -13,7 +13,15 @@ import click
 
 from recalld.invocation import Invocation, examples, pass_invocation, remote_option, setting_option, workspace_option
 from recalld.settings.load import check_workspace
-from recalld.up.lifecycle import SettingsAge, await_store, running_broker, stop_event, supervised_option, traced
+from recalld.up.lifecycle import (
+    SettingsAge,
+    await_store,
+    keep_heaps_small,
+    running_broker,
+    stop_event,
+    supervised_option,
+    traced,
+)
 from recalld.up.sd_notify import announce_ready, watchdog
 from schemas.errors import UserError
 
@@ -214,6 +222,7 @@ def _process(invocation: Invocation, name: str, *, supervised: bool, needs_broke
     from memory.status.processes import Pulses
     from recalld.logs import configure_logs
 
+    keep_heaps_small()
     age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)
     configure_logs(process=name)

@@ -222,7 +222,7 @@ def _answered(
     command: Words, requests: str = "", *, seconds: float, variables: Collection[str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in the root folder, which is no project's, with all variables or with these."""
-    environment = environment_for_child({})
+    environment = environment_for_child()
     return subprocess.run(  # noqa: S603 - the user named the program
         list(command),
         input=requests,

@@ -27,7 +27,7 @@ from recalld.runs.estimate import Spending
 from recalld.runs.outcome import Outcome, Report, RunIndex
 from recalld.runs.run import NO_FORECAST, Forecast, Run
 from recalld.terminal_text import ProgressLine, printable_name
-from recalld.up.lifecycle import running_broker, stop_event
+from recalld.up.lifecycle import keep_heaps_small, running_broker, stop_event
 from recalld.up.lock import daemon_pid
 from recalld.wiring import BrokerSide, open_broker
 from schemas.agents import Scope
@@ -482,6 +482,7 @@ def _workers(settings: Settings) -> Iterator[Callable[[], bool]]:
     if daemon_pid(settings.home) is not None:
         yield lambda: daemon_pid(settings.home) is not None
         return
+    keep_heaps_small()
     stop = threading.Event()
     refused: list[UserError] = []
 

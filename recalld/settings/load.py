@@ -45,9 +45,9 @@ def find_home(home: str | None = None, *, environment: Mapping[str, str] = os.en
 _SYSTEMD = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
-def environment_for_child(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment and some more variables, for a child process, which systemd does not watch."""
-    return {**{name: value for name, value in os.environ.items() if name not in _SYSTEMD}, **extra}
+def environment_for_child() -> dict[str, str]:
+    """Return this process's environment for a child process, which systemd does not watch."""
+    return {name: value for name, value in os.environ.items() if name not in _SYSTEMD}
 
 
 def systemd_variables() -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +37,10 @@ OVERDUE_SECONDS = 27.0
 
 #: In place of a signal's number: the supervisor is gone.
 _PARENT_GONE = 0
+
+#: Parameters of glibc's malloc by their numbers in its malloc.h: the most heaps, of which each thread has one by
+#: default, and the bytes of a block from which on it is in no heap (`M_ARENA_MAX`, `M_MMAP_THRESHOLD`).
+_MALLOC = {-8: 2, -3: 64 * 1024}
 
 #: Acts of a process before an immediate exit: they end its children and its broker.
 _last_acts: list[Callable[[], None]] = []
@@ -217,6 +223,20 @@ def traced(settings: Settings, part: str) -> Iterator[None]:
         yield
     finally:
         provider.shutdown()
+
+
+def keep_heaps_small() -> None:
+    """Let glibc give free memory back to the system; without glibc, do nothing.
+
+    By default each thread has a heap, which keeps the memory of its busiest moment, and each large block that is freed
+    lets later ones of up to 32 MiB into the heaps, where they leave holes
+    (https://man7.org/linux/man-pages/man3/mallopt.3.html).
+    """
+    if sys.platform == "linux":
+        with suppress(AttributeError, OSError):
+            libc = ctypes.CDLL(None)
+            for parameter, value in _MALLOC.items():
+                libc.mallopt(parameter, value)
 
 
 class SettingsAge:

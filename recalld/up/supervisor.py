@@ -36,9 +36,6 @@ MISSED_AFTER_SECONDS = 12.0
 #: Bytes from which on a log is moved to `.log.1`.
 LOG_BYTES = 10_000_000
 
-#: glibc gives every thread an arena, which keeps the memory of its busiest moment. Two arenas are enough here.
-_MEMORY = {"MALLOC_ARENA_MAX": "2"}
-
 #: The entry point, which finds our packages from its own place: in an environment and in a checkout.
 _ENTRY_POINT = Path(__file__).resolve().parents[1] / "__main__.py"
 
@@ -149,7 +146,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=environment_for_child(_MEMORY),
+                env=environment_for_child(),
             )
         if self._process.stdout is not None:
             os.set_blocking(self._process.stdout.fileno(), False)

@@ -153,6 +153,14 @@ def test_an_agents_row_is_laid_over_the_settings_of_the_process(
         directory.agent("acme/anna")
 
 
+def test_agents_with_the_same_overrides_share_the_values_in_memory(fleet: Administration, directory: FleetDirectory):
+    for agent in ("anna", "ben"):
+        fleet.add_agent("acme", agent)
+    anna, ben = map(directory.agent, ("acme/anna", "acme/ben"))
+    assert anna.query is ben.query
+    assert anna.workspace != ben.workspace
+
+
 def test_a_new_agent_is_there_at_once_and_an_unknown_one_is_not(fleet: Administration, directory: FleetDirectory):
     for unknown in ("acme/anna", "umbrella/anna", "anna"):
         with pytest.raises(KeyError):

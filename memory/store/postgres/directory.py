@@ -6,12 +6,13 @@ A token is shown once, when it is made. The store keeps its SHA-256: the token i
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -122,6 +123,7 @@ class FleetDirectory:
         self._agent_at = lru_cache(_MOST_TRUSTED)(self._read_agent)
         self._share_at = lru_cache(_MOST_TRUSTED)(self._read_share)
         self._sums_at = lru_cache(_MOST_TRUSTED)(self._read_sums)
+        self._with = lru_cache(_MOST_TRUSTED)(partial(_settings_with, settings))
         self._summing = threading.Lock()
 
     @classmethod
@@ -148,6 +150,20 @@ class FleetDirectory:
             UserError: the row's settings are not valid.
         """
         return self._agent_at(Scope.of(agent_id), self._clock() // TRUSTED_SECONDS)
+
+    def settings_of(self, scope: Scope, overrides: str = "{}") -> AgentSettings:
+        """Return the settings of an agent whose row has these overrides, a JSON object. Raises UserError.
+
+        They replace values and lists of this process's settings, and are merged into tables. The workspace is a folder
+        that does not exist: documents come over the network. Agents with the same overrides share all other values.
+        """
+        try:
+            shared = self._with(overrides)
+        except ValidationError as error:
+            problem = problem_words(error.errors())
+            raise UserError(f"the settings of agent {scope.agent_id} in the store are not valid: {problem}") from None
+        workspace = scope.workspace(self._settings.home)
+        return shared.model_copy(update={"id": scope.agent_id, "workspace": workspace})
 
     def share(self, agent_id: str) -> Share:
         """Return the share of an agent in all work: its weight times that of its tenant, and the tenant's budget."""
@@ -208,26 +224,16 @@ class FleetDirectory:
         if (configured := self._configured.get(scope)) is not None:
             return configured
         with self._database.transaction(scope, read_only=True) as connection:
-            query = "SELECT settings FROM recalld.agents WHERE tenant = %s AND agent = %s"
+            query = "SELECT settings::text FROM recalld.agents WHERE tenant = %s AND agent = %s"
             row = connection.execute(query, (scope.tenant, scope.agent)).fetchone()
         if row is None:
             raise KeyError(f"the fleet has no agent {scope.agent_id!r}")
-        return agent_settings(self._settings, scope, row[0])
+        return self.settings_of(scope, row[0])
 
 
-def agent_settings(settings: Settings, scope: Scope, overrides: Mapping[str, Any]) -> AgentSettings:
-    """Return the settings of a fleet's agent: `overrides` replace values and lists, and are merged into tables.
-
-    Its workspace is a folder that does not exist: its documents come over the network. Raises UserError.
-    """
-    merged = _laid_over(settings.model_dump(include=set(MemorySettings.model_fields)), overrides)
-    try:
-        return AgentSettings.model_validate(
-            {**merged, "id": scope.agent_id, "workspace": scope.workspace(settings.home)}
-        )
-    except ValidationError as error:
-        problem = problem_words(error.errors())
-        raise UserError(f"the settings of agent {scope.agent_id} in the store are not valid: {problem}") from None
+def _settings_with(settings: Settings, overrides: str) -> AgentSettings:
+    merged = _laid_over(settings.model_dump(include=set(MemorySettings.model_fields)), json.loads(overrides))
+    return AgentSettings.model_validate({**merged, "id": DEFAULT_TENANT, "workspace": settings.home})
 
 
 def _laid_over(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

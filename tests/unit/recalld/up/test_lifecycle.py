@@ -209,3 +209,33 @@ def test_a_key_file_that_was_replaced_is_a_change(
     outdated = age()
     assert outdated is not None
     assert outdated.file == str(key)
+
+
+#: Blocks between small ones that stay, as results between the arrays of a search; prints the bytes that it holds then.
+HOLES = """
+import ctypes, resource
+from pathlib import Path
+{first}
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+
+def filled(size):
+    block = libc.malloc(size)
+    ctypes.memset(block, 1, size)
+    return block
+
+libc.free(filled(30_000_000))  # glibc keeps blocks of this size in its heaps from now on
+blocks = [(filled(500_000), filled(1_000))[0] for _ in range(100)]
+for block in blocks:
+    libc.free(block)
+print(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
+def test_freed_blocks_go_back_to_the_system() -> None:
+    held = []
+    for call in ("()", ""):
+        code = HOLES.format(first=f"from recalld.up.lifecycle import keep_heaps_small; keep_heaps_small{call}")
+        held.append(int(subprocess.check_output([sys.executable, "-c", code], cwd=REPOSITORY)))
+    assert held[1] - held[0] > 40_000_000
