@@ -48,10 +48,10 @@ from tests.postgres_server import MIGRATED, READER, WRITER, PostgresServer
 from workers.queue.private_server import BrokerServer
 
 SEARCHES = 500
-_GENERATION = "(SELECT generation FROM recalld.generations WHERE tenant = %s AND agent = %s)"
-_OF = f"FROM recalld.chunks WHERE generation = {_GENERATION}"
+_LARGE = "SELECT generation FROM recalld.generations WHERE tenant = %s AND agent = %s"
+_OF = "FROM recalld.chunks WHERE generation = %s"
 COSINES = f"SELECT id, embedding::vector <=> (SELECT embedding::vector {_OF} LIMIT 1) {_OF}"
-FLOORS = {"SELECT 1": "SELECT %s, %s", "words of an agent": f"SELECT id, words {_OF}", "its cosines": COSINES}
+FLOORS = {"SELECT 1": "SELECT %s", "words of an agent": f"SELECT id, words {_OF}", "its cosines": COSINES}
 
 
 class TimedReader:
@@ -92,8 +92,7 @@ class Bench:
         parameters = SearchParameters(self.question(), query.max_results, query.min_score, sources, query.hybrid)
         side = QuerySide(self._provider.identity, self._provider.model, unit(self._numbers))
         begun = time.perf_counter()
-        generation = self._generation + scope.agent.partition("-")[2]  # as `copy_agents` names it
-        with PostgresReader(self._database, scope, generation).snapshot() as reader:
+        with PostgresReader(self._database, scope, self._generation_of(scope)).snapshot() as reader:
             timed, opened = TimedReader(reader), time.perf_counter()
             assert retrieve(cast(StoreReader, timed), parameters, side).mode == "hybrid"
             ranked = time.perf_counter()
@@ -102,7 +101,8 @@ class Bench:
     def floor(self, query: str, scope: Scope) -> None:
         """Run a statement in a transaction of its own."""
         with self._database.transaction(scope, read_only=True) as connection:
-            connection.execute(query.encode(), astuple(scope) * (query.count("%s") // 2), binary=True).fetchall()
+            bindings = [self._generation_of(scope)] * query.count("%s")
+            connection.execute(query.encode(), bindings, binary=True).fetchall()
 
     def measure(self, name: str, call: Callable[[Scope], Any], scopes: Sequence[Scope], *, clients: int = 1) -> None:
         """Make the call for each scope, and print its figures."""
@@ -122,6 +122,10 @@ class Bench:
                 line = f"p50 {percentile(several, 50):.1f} ms, p99 {percentile(several, 99):.1f}"
                 print(f"{label}: {line}, first {several[0]:.1f}")
         print(f"  {len(scopes) / seconds:.0f} a second; CPU {', '.join(cpu)}", flush=True)
+
+    def _generation_of(self, scope: Scope) -> str:
+        """Return the name that `copy_agents` gives."""
+        return self._generation + scope.agent.partition("-")[2]
 
     def _cpu(self) -> dict[str, float]:
         return {role: sum(map(cpu_seconds, pids())) for role, pids in self.pids.items()}
@@ -183,10 +187,10 @@ def main() -> None:
                 generation = create_generation(writer, LARGE, fingerprint=digest, description=description)
                 write_large(PostgresStore(writer, LARGE, generation), arguments.large)
                 copy_agents(superuser, agents=arguments.agents, large=arguments.large)
-            rows = superuser.execute(f"SELECT generation, text {_OF} AND id <= 2000".encode(), astuple(LARGE))
-            generations, texts = zip(*rows, strict=True)
+            [(generation,)] = superuser.execute(_LARGE, astuple(LARGE))
+            texts = [text for (text,) in superuser.execute(f"SELECT text {_OF} AND id <= 2000".encode(), [generation])]
             print(f"{bytes_a_chunk(superuser):,.0f} bytes a chunk on the disk", flush=True)
-        bench = Bench(Database(url), home, texts, generations[0])
+        bench = Bench(Database(url), home, texts, generation)
         postmaster = int((folder / "data/postmaster.pid").read_text().split()[0])
         bench.pids["PostgreSQL"] = lambda: family(postmaster)
         token = fleet.add_token(LARGE.tenant, f"at-{time.time():.0f}", rights=["search"])

@@ -26,7 +26,8 @@ WHERE relnamespace = 'recalld'::regnamespace AND relkind = 'r' AND relname ~ '^(
 DIMENSIONS, SENTENCES, NOTES_AT_A_TIME = 384, 11, 50
 LARGE = Scope("bench", "large")
 
-#: Other agents, whose 20 notes have ten chunks each, from all over the large agent.
+#: Other agents, whose 20 notes have ten chunks each, from all over the large agent. A note's chunks follow each
+#: other on the disk, as a commit puts them there: `0 * a` keeps them in the inner loop.
 COPY = """
 DO $$
 DECLARE
@@ -42,7 +43,8 @@ BEGIN
             embedding, vector_state, text, words, sentence_users, sentence_signs)
         SELECT tenant, 'agent-' || a, generation || a, at + 1, note, at %% 10, at %% 10 * 20 + 1, at %% 10 * 20 + 20,
             text_hash, embedding, vector_state, text, words, sentence_users, sentence_signs
-        FROM generate_series(1, %(agents)s) AS a, generate_series(note * 10 - 10, note * 10 - 1) AS at, LATERAL (
+        FROM generate_series(1, %(agents)s) AS a,
+            generate_series(note * 10 - 10 + 0 * a, note * 10 - 1) AS at, LATERAL (
             SELECT * FROM recalld.chunks
             WHERE generation = large AND id = (a * 7919 + at * 251) %% %(large)s + 1 OFFSET 0
         ) AS copied;
