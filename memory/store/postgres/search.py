@@ -29,31 +29,34 @@ _READY, _THESE = "AND vector_state = 'ready'", "AND id = ANY (%(ids)s::bigint[])
 SELECT_FILE_TIMES = f"SELECT id, path, ({CHANGED_AT})::float8 {_FILES}"
 
 # With the bindings of `_filter`. An archive counts where its session does.
-_WITHIN = f"""
-AND file_id IN (
-    SELECT id {_FILES} AND (
-        %(sources)s::text[] IS NULL OR source = ANY (%(sources)s::text[]) OR source = '{SESSIONS_SOURCE}'
-        AND substr(path, 1, strpos(path, '.jsonl') + 5) = ANY (%(sources)s::text[])
-    )
-)
-AND CASE WHEN %(files)s::bigint[] IS NULL THEN true
+_OF_SOURCES = f"""
+(%(sources)s::text[] IS NULL OR source = ANY (%(sources)s::text[]) OR source = '{SESSIONS_SOURCE}'
+AND substr(path, 1, strpos(path, '.jsonl') + 5) = ANY (%(sources)s::text[]))
+"""
+_OF_SPAN = """
+CASE WHEN %(files)s::bigint[] IS NULL THEN true
 WHEN said_at IS NOT NULL THEN said_at >= %(start)s AND said_at < %(end)s
 ELSE file_id = ANY (%(files)s::bigint[]) END
 """
 
 # Not the inner product: float16 changes lengths, and with them scores in the fifth digit.
 _COSINE = "1 - (embedding::vector <=> %(vector)s::vector)"
+# The planner expects one document of an agent, and would begin with it: MATERIALIZED makes it begin with the chunks,
+# IS TRUE keeps it from reading them document by document.
+_WITH_CHUNKS = f"WITH c AS MATERIALIZED (SELECT * {_CHUNKS} AND id = ANY"
 # The columns of `Candidate`.
 _CANDIDATES = f"""
 SELECT c.id, source, path, ordinal, start_line, end_line, CASE WHEN %(texts)s::bool THEN text END, said_at,
     vector_state = 'unread', sentence_users, sentence_signs, CASE WHEN vector_state = 'ready' THEN {_COSINE} END
-FROM recalld.chunks AS c JOIN recalld.files AS f USING (tenant, agent, generation)
-{_OF} AND f.id = file_id AND c.id = ANY
+FROM c JOIN recalld.files AS f USING (tenant, agent, generation) {_OF} AND f.id = file_id
 """  # noqa: S608 - constants
-SELECT_CANDIDATES = f"{_CANDIDATES} (%(ids)s::bigint[])"
-SELECT_WITHIN = f"{SELECT_CANDIDATES} {_WITHIN}"
+SELECT_CANDIDATES = f"{_WITH_CHUNKS} (%(ids)s::bigint[])) {_CANDIDATES}"
+SELECT_WITHIN = f"{SELECT_CANDIDATES} AND {_OF_SOURCES} AND {_OF_SPAN}"
 SELECT_NEAREST = f"""
-{_CANDIDATES} (ARRAY(SELECT id {_CHUNKS} {_READY} {_WITHIN} ORDER BY {_COSINE} DESC, id LIMIT %(k)s))
+{_WITH_CHUNKS} (ARRAY(
+    SELECT id {_CHUNKS} {_READY} AND (file_id IN (SELECT id {_FILES} AND {_OF_SOURCES})) IS TRUE AND {_OF_SPAN}
+    ORDER BY {_COSINE} DESC, id LIMIT %(k)s
+))) {_CANDIDATES}
 """
 SELECT_VECTORS = f"SELECT id, embedding {_CHUNKS} {_READY} {_THESE}"
 # One chunk of each text; any of several will do.
