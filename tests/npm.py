@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -32,22 +33,29 @@ def installed(folder: Path, *packages: str, scripts: bool = False, path: Path | 
     npm, modules, done = shutil.which("npm"), folder / "node_modules", folder / "installed"
     if npm is None:
         pytest.skip(f"{', '.join(packages)} cannot be had here (no npm)")
-    if not done.exists():
-        (folder / "package.json").write_text('{"private": true}')
-        environment = {**os.environ, "PATH": os.pathsep.join([*([str(path)] if path else []), os.environ["PATH"]])}
-        options = [
-            "--no-audit",
-            "--no-fund",
-            "--omit-lockfile-registry-resolved",
-            *([] if scripts else ["--ignore-scripts"]),
-        ]
-        for package in packages:
-            command = [npm, "install", *options, package]
-            try:
-                subprocess.run(
-                    command, cwd=folder, check=True, capture_output=True, timeout=INSTALL_SECONDS, env=environment
-                )
-            except (subprocess.SubprocessError, OSError) as error:
-                pytest.skip(f"{package} cannot be had here ({type(error).__name__})")
-        done.touch()
+    with (folder / "lock").open("w") as lock:
+        # Tests run in several processes, and two installations into one folder leave parts of packages.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            _install(folder, packages, npm, scripts=scripts, path=path)
+            done.touch()
     return modules
+
+
+def _install(folder: Path, packages: tuple[str, ...], npm: str, *, scripts: bool, path: Path | None) -> None:
+    (folder / "package.json").write_text('{"private": true}')
+    environment = {**os.environ, "PATH": os.pathsep.join([*([str(path)] if path else []), os.environ["PATH"]])}
+    options = [
+        "--no-audit",
+        "--no-fund",
+        "--omit-lockfile-registry-resolved",
+        *([] if scripts else ["--ignore-scripts"]),
+    ]
+    for package in packages:
+        command = [npm, "install", *options, package]
+        try:
+            subprocess.run(
+                command, cwd=folder, check=True, capture_output=True, timeout=INSTALL_SECONDS, env=environment
+            )
+        except (subprocess.SubprocessError, OSError) as error:
+            pytest.skip(f"{package} cannot be had here ({type(error).__name__})")
