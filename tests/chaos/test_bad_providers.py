@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -41,6 +42,15 @@ def embedded(daemon: Daemon, notes: int) -> bool:
     )
 
 
+def await_vectors(daemon: Daemon, notes: int, *, what: str) -> None:
+    """Wait until each note has its vectors; a failure says how far they are."""
+    try:
+        wait_until(lambda: embedded(daemon, notes), timeout=240, what=what)
+    except AssertionError as error:
+        error.add_note(json.dumps(daemon.status())[:4_000])
+        raise
+
+
 def config(server: EmbeddingServer, *, processes: int = 1) -> str:
     # `provider` is at the top of the file; tables follow.
     return f'[workers]\nprocesses = {processes}\n[remote]\nbase_url = "{server.url}"\napi_key = "chaos"\n'
@@ -62,7 +72,7 @@ def unreliable(tmp_path: Path, *, notes: int, words: int, most_inputs: int) -> N
         Daemon(tmp_path / "home", made(tmp_path), provider="openai", config=config(server, processes=2)) as daemon,
     ):
         write_notes(daemon, notes, words=words, seed=1)
-        wait_until(lambda: embedded(daemon, notes), timeout=240, what="every vector")
+        await_vectors(daemon, notes, what="every vector")
         assert server.failures[429], "nothing was limited: this shows nothing"
         assert server.failures[500], "nothing failed: this shows nothing"
         # "memory" is what each process may ask once to know whether it is the endpoint that refuses.
@@ -83,7 +93,7 @@ def killed(tmp_path: Path, *, notes: int, words: int, kills: int) -> None:
             (worker,) = wait_until(lambda: daemon.children("work"))
             os.kill(worker, signal.SIGKILL)
             wait_until(lambda worker=worker: worker not in daemon.children("work"))
-        wait_until(lambda: embedded(daemon, notes), timeout=240, what=f"every vector (seed {seed})")
+        await_vectors(daemon, notes, what=f"every vector (seed {seed})")
         # The requests in flight of a worker that dies, remote.concurrency of them at most, are paid again.
         assert server.inputs - server.distinct <= server.most_inputs * 4 * kills, (server.inputs, server.distinct, seed)
         assert server.distinct > kills, "nothing was embedded: this shows nothing"
