@@ -6,6 +6,7 @@ Servers (MCP, a runtime's own tool loop) list `TOOLS` and pass a model's calls t
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -163,16 +164,29 @@ def _request(
     session_key: str | None,
 ) -> SearchRequest | GetRequest:
     valid = tool.input_schema["properties"]
+    if "from" in valid and "startLine" in arguments:  # as a result names it
+        names = {name: "from" if name == "startLine" and "from" not in arguments else name for name in arguments}
+        arguments = {names[name]: value for name, value in arguments.items() if names[name] != "startLine"}
     unknown = [str(name) for name in arguments if name not in valid]
     if unknown:
         raise ToolArgumentsRefused(
             f"{tool.name}: unknown argument {shown_names(unknown)}; valid are {', '.join(valid)}"
         )
     try:
-        return model.model_validate({**arguments, "sessionKey": session_key})
+        fields = {name: _within(value, valid[name]) for name, value in arguments.items()}
+        return model.model_validate({**fields, "sessionKey": session_key})
     except ValidationError as error:
         problems = [dict(problem) for problem in error.errors(include_url=False, include_input=False)]
         raise ToolArgumentsRefused(f"{tool.name}: {problem_words(problems)}") from None
+
+
+def _within(value: Any, shape: Mapping[str, Any]) -> Any:
+    """Return a number within the limits of its argument, whole where it must be: a refusal costs the model a turn."""
+    is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if not is_number or shape.get("type") not in ("integer", "number"):
+        return value
+    number = math.floor(value) if shape["type"] == "integer" else value
+    return min(max(number, shape.get("minimum", -math.inf)), shape.get("maximum", math.inf))
 
 
 def _json(answer: SearchAnswer | GetAnswer) -> dict[str, Any]:

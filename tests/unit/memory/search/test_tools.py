@@ -81,7 +81,7 @@ def test_a_search_is_asked_as_the_model_says_in_the_session_that_the_door_knows(
             {"query": "x", "limit": 3, "k": 1},
             "memory_search: unknown argument limit, k; valid are query, maxResults, minScore",
         ),
-        (GET, {"path": "x", "startLine": 3}, "memory_get: unknown argument startLine; valid are path, from, lines"),
+        (SEARCH, {"query": "x", "startLine": 3}, "memory_search: unknown argument startLine; valid are query"),
         # A session says nothing about itself: the door knows it.
         (
             SEARCH,
@@ -92,7 +92,7 @@ def test_a_search_is_asked_as_the_model_says_in_the_session_that_the_door_knows(
         (SEARCH, {"query": ["x"]}, "memory_search: query must be a text"),
         (SEARCH, {"query": "x", "queries": ["y"] * 5}, "memory_search: queries must have at most 4 entries"),
         (SEARCH, {"query": "x", "queries": "y"}, "memory_search: queries must be a list"),
-        (SEARCH, {"query": "x", "maxResults": 0}, "maxResults must be at least 1"),
+        (SEARCH, {"query": "x", "maxResults": "many"}, "maxResults must be a whole number"),
         (SEARCH, {"query": "x", "minScore": float("nan")}, "minScore must be at most 1"),
         (SEARCH, {"query": "x", "corpus": "notes"}, "memory_search: corpus must be 'memory'"),
         (GET, {"path": "a.md", "corpus": "sessions"}, "memory_get: corpus must be 'memory'"),
@@ -110,6 +110,31 @@ def test_a_wrong_call_is_refused_in_one_sentence_and_asks_nothing(name, argument
     assert "\n" not in str(refused.value)
     assert isinstance(refused.value, UserError)
     assert (memory.asked, memory.read) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "max_results", "min_score"),
+    [({"maxResults": 0}, 1, None), ({"maxResults": 200}, 100, None), ({"maxResults": 4.9, "minScore": -1}, 4, 0.0)],
+)
+def test_numbers_of_a_search_are_brought_within_their_limits(arguments, max_results, min_score):
+    memory = Memory()
+    call(memory, SEARCH, query="x", **arguments)
+    assert [(request.max_results, request.min_score) for request in memory.asked] == [(max_results, min_score)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first", "lines"),
+    [
+        ({"from": 0}, 1, None),
+        ({"from": 2.7, "lines": 10**400}, 2, 100_000),
+        ({"startLine": 3, "lines": -5}, 3, 1),
+        ({"startLine": 3, "from": 8}, 8, None),
+    ],
+)
+def test_lines_of_a_read_are_brought_within_their_limits(arguments, first, lines):
+    memory = Memory()
+    call(memory, GET, path="a.md", **arguments)
+    assert [(request.from_, request.lines) for request in memory.read] == [(first, lines)]
 
 
 @pytest.mark.parametrize("name", [SEARCH, GET])
