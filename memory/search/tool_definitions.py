@@ -181,12 +181,14 @@ def _request(
 
 
 def _within(value: Any, shape: Mapping[str, Any]) -> Any:
-    """Return a number within the limits of its argument, whole where it must be: a refusal costs the model a turn."""
+    """Return a number of lines or results within the limits of its argument: a refusal costs the model a turn.
+
+    A score beyond its limits is refused: what it was meant to be is unknown, and at the limit nothing is found.
+    """
     is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    if not is_number or shape.get("type") not in ("integer", "number"):
+    if not is_number or shape.get("type") != "integer":
         return value
-    number = math.floor(value) if shape["type"] == "integer" else value
-    return min(max(number, shape.get("minimum", -math.inf)), shape.get("maximum", math.inf))
+    return min(max(math.floor(value), shape.get("minimum", -math.inf)), shape.get("maximum", math.inf))
 
 
 def _json(answer: SearchAnswer | GetAnswer) -> dict[str, Any]:
