@@ -92,7 +92,9 @@ def killed(tmp_path: Path, *, notes: int, words: int, kills: int) -> None:
         write_notes(daemon, notes, words=words, seed=2)
         for _ in range(kills):
             paid = server.inputs + chance.randrange(1, 200)
-            wait_until(lambda paid=paid: server.inputs > paid or embedded(daemon, notes), what="some progress")
+            wait_until(
+                lambda paid=paid: server.inputs > paid or embedded(daemon, notes, kills=kills), what="some progress"
+            )
             (worker,) = wait_until(lambda: daemon.children("work"))
             os.kill(worker, signal.SIGKILL)
             wait_until(lambda worker=worker: worker not in daemon.children("work"))
