@@ -113,10 +113,10 @@ class ServedAgent:
         self._looks, self.probe, self.probed_at = looks, probe, time.monotonic()
         return True
 
-    def status(self, *, deep: bool) -> AgentStatus | None:
-        """Return the agent's status, at most a second old; `deep` always looks."""
+    def status(self, *, deep: bool, fresh: bool) -> AgentStatus | None:
+        """Return the agent's status, at most a second old; `deep` and `fresh` always look."""
         cached = self._status
-        if self.manager is None or (not deep and cached is not None and time.monotonic() < cached[0]):
+        if self.manager is None or (not deep and not fresh and cached is not None and time.monotonic() < cached[0]):
             return cached[1] if cached is not None else None
         status = self.manager.status(deep=deep)
         self._status = time.monotonic() + STATUS_CACHE_SECONDS, status
@@ -243,11 +243,12 @@ class ServedAgents:
                 return str(error)
         return None
 
-    def status(self, agents: Sequence[str], *, deep: bool, fleet: FleetState | None = None) -> Status:
+    def status(
+        self, agents: Sequence[str], *, deep: bool = False, fresh: bool = False, fleet: FleetState | None = None
+    ) -> Status:
         """Return the status of these agents, with the sums. Sizes in the home are those of the last `look_around`."""
-        statuses = tuple(
-            status for agent in agents if (status := self._status_of(self._opened(agent), deep=deep)) is not None
-        )
+        looks = (self._status_of(self._opened(agent), deep=deep, fresh=fresh) for agent in agents)
+        statuses = tuple(status for status in looks if status is not None)
         sizes = self._sizes or self._look_at_home()
         return whole_status(self.settings, statuses, self.queue, sizes=sizes, fleet=fleet)
 
@@ -316,8 +317,8 @@ class ServedAgents:
             return None
         return self._backends.memory(served.settings, lambda: served.builtin)
 
-    def _status_of(self, served: ServedAgent, *, deep: bool) -> AgentStatus | None:
-        status, backend = served.status(deep=deep), self._backend_of(served)
+    def _status_of(self, served: ServedAgent, *, deep: bool, fresh: bool) -> AgentStatus | None:
+        status, backend = served.status(deep=deep, fresh=fresh), self._backend_of(served)
         return status if status is None or backend is None else with_backend(status, backend.status())
 
     def _look_at_home(self) -> HomeSizes:

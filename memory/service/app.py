@@ -121,6 +121,7 @@ _NUMBERS: dict[int | str, dict[str, Any]] = {
 
 Authorization = Annotated[str | None, Header(include_in_schema=False)]
 Traceparent = Annotated[str | None, Header(include_in_schema=False)]
+CacheControl = Annotated[str, Header(description="`no-cache` looks now; an answer is otherwise a second old at most.")]
 Agent = Annotated[str | None, Query()]
 After = Annotated[str, Query(max_length=129, description="Last agent of the page before, in a fleet")]
 
@@ -366,12 +367,14 @@ def _memory_routes(service: _Service) -> APIRouter:
         deep: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
         after: After = "",
         authorization: Authorization = None,
+        cache_control: CacheControl = "",
     ) -> Response:
         visible_agents = await service.decided(service.authorizer.visible, authorization, agent, after=after)
+        look = partial(service.agents.status, deep=deep, fresh="no-cache" in cache_control)
         # A deep look reads whole indexes: one at a time, and waiting requests hold no thread that a search could use.
         async with deep_turn if deep else nullcontext():
             fleet = await asyncio.to_thread(service.sums, authorization) if agent is None else None
-            return _json(await asyncio.to_thread(service.agents.status, visible_agents, deep=deep, fleet=fleet))
+            return _json(await asyncio.to_thread(look, visible_agents, fleet=fleet))
 
     return router
 

@@ -191,7 +191,9 @@ class Service:
             RequestRefused: the service says no.
             ServiceUnavailable: no answer, or none of recalld's.
         """
-        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        headers = {"Cache-Control": "no-cache"}  # a second old is too old after a command
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
         target, content = self.address.prefix + path, None
         members = {name: value for name, value in body.items() if value is not None}
         if method == "POST":

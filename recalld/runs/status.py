@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Dead letters that are listed before the rest is only counted.
 _LISTED = 5
 
-#: A service's answer is a second old at most.
+#: Seconds that a look and its way here may take.
 _JUST_FOUND_SECONDS = 3.0
 
 #: Conditions that have lines of their own.

@@ -19,6 +19,7 @@ from memory.index.fingerprint import Fingerprint
 from memory.service.run import serve
 from memory.store.errors import CheckUnfinished
 from memory.store.sqlite.reader import SqliteReader
+from recalld.client import Client
 from schemas.conditions import ConditionCode
 from schemas.errors import UserError
 from schemas.ports import Pending
@@ -179,6 +180,16 @@ def test_no_cache_keeps_an_answer_and_no_browser_guesses_its_type(service: httpx
     page = service.get("/").headers
     assert page.get_list("cache-control") == ["no-cache"], "asked each time whether it is still right"
     assert page.get_list("x-content-type-options") == ["nosniff"]
+
+
+def test_a_status_that_is_asked_for_without_a_cache_is_of_now(service: httpx.Client, notes: Path):
+    def missing(**headers: str) -> int:
+        return int(service.get("/v1/status", headers=headers).json()["agents"][0]["disk"]["missing"])
+
+    for number in range(5):
+        assert missing(**{"cache-control": "no-cache"}) == number
+        (notes / "memory" / f"{number}.md").write_text("# New\n", "utf-8")
+    assert Client(url=str(service.base_url)).status()["agents"][0]["disk"]["missing"] == 5
 
 
 def test_status_health_and_metrics(service: httpx.Client):
