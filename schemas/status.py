@@ -278,6 +278,13 @@ class Availability(Wire):
     reason: str | None = None
 
 
+class Probes(Wire):
+    """Answers to a probe: a word was embedded as a query, and vectors can be searched."""
+
+    embedding: Availability
+    vectors: Availability
+
+
 class DeadLetter(Wire):
     """Document that could not be indexed, or only in part, with the reason in words.
 
@@ -383,6 +390,7 @@ class AgentStatus(Wire):
     advice: tuple[TroubleState, ...] = ()
     integrity: tuple[str, ...] | None = None
     deep: DeepFindings | None = None
+    probes: Probes | None = None
 
 
 class CacheState(Wire):

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import structlog
 
-from memory.backends.backend import FAILURE, Backend
-from memory.backends.qmd_command import QmdCommand, QmdFailed, QmdHit, files_of, program_of, read_hits
+from memory.backends.backend import FAILURE, Backend, reason_of
+from memory.backends.qmd_command import QmdCommand, QmdFailed, QmdHit, count_of, program_of, read_hits
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import redactor_for
 from memory.search.freshness import DEFAULT_WAIT_MS, Moment, pending_state
@@ -54,6 +54,8 @@ _CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f]+")
 
 #: Seconds between two cleanups of a changed index, which holds deleted text until then.
 CLEANUP_SECONDS = 1_800.0
+
+_KEYWORDS_ONLY = 'qmd.search_mode = "search" uses keywords only'
 
 #: Lines of an exported transcript above that of the file's first line.
 _EXPORT_HEADING_LINES = 2
@@ -103,8 +105,8 @@ class QmdBackend(Backend):
         self._due = time.monotonic()
         self._wake = threading.Event()
         self._closed = threading.Event()
-        reason = 'qmd.search_mode = "search" uses keywords only' if self._qmd.search_mode == "search" else None
-        self._vectors = Availability(available=reason is None, reason=reason)
+        self._embeds = self._qmd.search_mode != "search"
+        self._vectors = _off("its notes are not embedded yet" if self._embeds else _KEYWORDS_ONLY)
         self._status = BackendStatus(
             backend="qmd", provider="qmd", model="qmd", search_mode=self._qmd.search_mode, vectors=self._vectors
         )
@@ -211,12 +213,30 @@ class QmdBackend(Backend):
         return None
 
     def probe_embedding_availability(self) -> Availability:
-        """Return whether the search mode embeds queries."""
-        return self._vectors
+        """Let QMD embed a word and search for it."""
+        if not self._embeds:
+            return self._vectors
+        options, limits = [f"--collection={name}" for name in self._configured], self._qmd.limits
+        arguments = ("vsearch", "--json", "-n", "1", *options, "--", "memory")
+        return self._probed(lambda: read_hits(self._command.run(*arguments, timeout_seconds=limits.timeout_ms / 1000)))
 
     def probe_vector_availability(self) -> Availability:
-        """Return whether the search mode uses vectors."""
-        return self._vectors
+        """Ask QMD how many chunks it has embedded."""
+        if not self._embeds or not self._vectors.available:
+            return self._vectors
+        return self._probed(self._embedded_chunks)
+
+    def _embedded_chunks(self) -> None:
+        seconds = self._qmd.update.command_timeout_seconds
+        if not count_of("Vectors", self._command.run("status", timeout_seconds=seconds)):
+            raise QmdFailed("qmd status counts no embedded chunk")
+
+    def _probed(self, probe: Callable[[], object]) -> Availability:
+        try:
+            probe()
+        except QmdFailed as error:
+            return _off(reason_of(error, self._agent))
+        return Availability(available=True)
 
     def close(self) -> None:
         """End the updates and their processes."""
@@ -247,8 +267,10 @@ class QmdBackend(Backend):
         interval = settings.interval_minutes * 60
         steps = [update := _Step(self._update, interval, now if settings.on_boot else now + interval)]
         steps.append(_Step(self._clean_up, CLEANUP_SECONDS, now))
-        if self._vectors.available:
-            steps.append(_Step(self._embed, settings.embed_interval_minutes * 60, now))
+        embed = _Step(self._embed, settings.embed_interval_minutes * 60, now)
+        if self._embeds:
+            steps.append(embed)
+        self._note_failure("")  # of an earlier process
         while not self._closed.is_set():
             step = min(steps, key=lambda step: step.at)
             if self._wake.wait(max(0.0, step.at - time.monotonic())):
@@ -261,10 +283,15 @@ class QmdBackend(Backend):
                 return  # its process was ended, too
             if step is update:
                 self._due = time.monotonic() + settings.debounce_seconds
+            if step is embed:
+                self._vectors = _off(step.problem) if step.problem is not None else Availability(available=True)
             problem = next((step.problem for step in steps if step.problem is not None), None)
-            self._status = self._status.model_copy(update={"problem": problem})
-            with suppress(OSError):  # the disk may be full
-                (self._exports.parent / FAILURE).write_text(problem or "", "utf-8")
+            self._status = self._status.model_copy(update={"problem": problem, "vectors": self._vectors})
+            self._note_failure(problem or "")
+
+    def _note_failure(self, problem: str) -> None:
+        with suppress(OSError):  # the disk may be full
+            (self._exports.parent / FAILURE).write_text(problem, "utf-8")
 
     def _carried_out(self, step: _Step) -> str | None:
         """Carry out a step unless another process does; return the reason of a failure."""
@@ -292,7 +319,7 @@ class QmdBackend(Backend):
         self._export_transcripts(documents)
         self._command.run("update", timeout_seconds=settings.timeout_seconds)
         self._taken = documents, began
-        files = files_of(self._command.run("status", timeout_seconds=settings.command_timeout_seconds))
+        files = count_of("Total", self._command.run("status", timeout_seconds=settings.command_timeout_seconds))
         self._status = self._status.model_copy(update={"files": files, "chunks": files, "updated_at": began})
 
     def _clean_up(self) -> None:
@@ -332,6 +359,10 @@ class QmdBackend(Backend):
             for file in folder.rglob("*.md"):
                 if file not in exported:
                     file.unlink(missing_ok=True)
+
+
+def _off(reason: str) -> Availability:
+    return Availability(available=False, reason=reason)
 
 
 def _source_of(collection: str) -> str:

@@ -26,7 +26,7 @@ MAX_OUTPUT = 200_000
 _HEADER = re.compile(r"@@ -(\d+),(\d+) @@[^\n]*\n?")
 #: A list of objects, or an empty one. Each other bracket of the noise above would be read for nothing.
 _HITS = re.compile(r'\[(?=\s*(?:\{\s*["}]|\]))')
-_TOTAL = re.compile(r"^[^\S\n]*Total:\s+(\d+)", re.MULTILINE)
+_COUNTS = {name: re.compile(rf"^[^\S\n]*{name}:\s+(\d+)", re.MULTILINE) for name in ("Total", "Vectors")}
 
 
 class QmdFailed(BackendFailed):
@@ -181,7 +181,7 @@ def read_hits(printed: str) -> list[QmdHit]:
     return hits
 
 
-def files_of(printed: str) -> int | None:
-    """Return the number of files that `qmd status` prints."""
-    total = _TOTAL.search(printed)
-    return int(total[1]) if total else None
+def count_of(name: str, printed: str) -> int | None:
+    """Return the number of files ("Total") or embedded chunks ("Vectors") that `qmd status` prints."""
+    count = _COUNTS[name].search(printed)
+    return int(count[1]) if count else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import TypeAlias
 
@@ -59,6 +60,14 @@ def absence_of(agent: AgentSettings) -> str | None:
     return None
 
 
+def last_failure(settings: Settings, agent: AgentSettings) -> str | None:
+    """Return the reason why the last update of an agent's backend failed; None if it did not, or without a backend."""
+    if agent.backend != BUILTIN:
+        with suppress(OSError):
+            return (settings.home / "qmd" / agent.id / FAILURE).read_text("utf-8", "replace") or None
+    return None
+
+
 def with_backend(status: AgentStatus, backend: BackendStatus) -> AgentStatus:
     """Return an agent's status with its backend's. A backend with a problem makes the agent not ok."""
     status = status.model_copy(update={"backend": backend})
@@ -73,8 +82,7 @@ def with_absent_backends(settings: Settings, status: Status) -> Status:
     agents = list(status.agents)
     for place, agent in enumerate(map(settings.agent, (agent.agent for agent in agents))):
         if agent.backend != BUILTIN:
-            failure = settings.home / "qmd" / agent.id / FAILURE
-            problem = absence_of(agent) or (failure.read_text("utf-8", "replace") if failure.exists() else "") or None
+            problem = absence_of(agent) or last_failure(settings, agent)
             backend = BackendStatus(backend=BUILTIN, fallback_from=agent.backend, problem=problem)
             agents[place] = with_backend(agents[place], backend)
     return status.model_copy(update={"agents": tuple(agents), "ok": all(agent.ok for agent in agents)})

@@ -31,7 +31,7 @@ from schemas.conditions import Condition
 from schemas.errors import RecalldError, Transient
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, FleetState, IndexCounts, Status
+from schemas.status import AgentStatus, FleetState, IndexCounts, Probes, Status
 
 if TYPE_CHECKING:
     from memory.store.postgres.directory import FleetDirectory
@@ -318,7 +318,15 @@ class ServedAgents:
         return self._backends.memory(served.settings, lambda: served.builtin)
 
     def _status_of(self, served: ServedAgent, *, deep: bool, fresh: bool) -> AgentStatus | None:
-        status, backend = served.status(deep=deep, fresh=fresh), self._backend_of(served)
+        backend = self._backend_of(served)
+        memory, probes = backend or served.manager, None
+        if deep and memory is not None:
+            # First: the status has the failure of a probe.
+            embedding, vectors = memory.probe_embedding_availability(), memory.probe_vector_availability()
+            probes = Probes(embedding=embedding, vectors=vectors)
+        status = served.status(deep=deep, fresh=fresh)
+        if status is not None and probes is not None:
+            status = status.model_copy(update={"probes": probes})
         return status if status is None or backend is None else with_backend(status, backend.status())
 
     def _look_at_home(self) -> HomeSizes:

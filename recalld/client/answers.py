@@ -244,6 +244,11 @@ class DeepFindings(TypedDict):
     damagedFiles: int
 
 
+class Probes(TypedDict):
+    embedding: Availability
+    vectors: Availability
+
+
 class AgentStatus(TypedDict):
     agent: str
     ok: bool
@@ -272,6 +277,7 @@ class AgentStatus(TypedDict):
     advice: list[TroubleState]
     integrity: NotRequired[list[str]]
     deep: NotRequired[DeepFindings]
+    probes: NotRequired[Probes]
 
 
 class CacheState(TypedDict):

@@ -25,8 +25,10 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from memory.search.manager import SearchManager
     from memory.search.searchable import SearchableMemory
-    from schemas.settings import AgentSettings
+    from schemas.settings import AgentSettings, Settings
+    from schemas.status import Status
 
 #: A JSON object, as the service answers it.
 Answer = Mapping[str, Any]
@@ -130,9 +132,25 @@ def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], No
             agents = invocation.agents(lambda _: fleet.troubled if fleet is not None else ())
             settings = settings.model_copy(update={"agents": agents})
             answer = build_status(settings, broker.health, deep=deep, fleet=fleet)
+        if deep:
+            answer = _probed(settings, answer)
         return _json(with_absent_backends(settings, answer))
 
     return _ask(invocation, lambda client: client.status(agent=invocation.agent, deep=deep), in_this_process)
+
+
+def _probed(settings: Settings, status: Status) -> Status:
+    """Add the probes of the agents that this process can search."""
+    from schemas.status import Probes
+
+    probes = {}
+    searched = tuple(settings.agent(agent.agent) for agent in status.agents if agent.index.sent_to is None)
+    with _managers(settings.model_copy(update={"agents": searched})) as managers:
+        for manager in (manager for manager, _ in managers if manager is not None):
+            embedding, vectors = manager.probe_embedding_availability(), manager.probe_vector_availability()
+            probes[manager.agent.id] = Probes(embedding=embedding, vectors=vectors)
+    agents = (agent.model_copy(update={"probes": probes.get(agent.agent)}) for agent in status.agents)
+    return status.model_copy(update={"agents": tuple(agents)})
 
 
 def context(invocation: Invocation, **request: Any) -> Answer:
@@ -213,25 +231,36 @@ def _agents(invocation: Invocation, *, all_agents: bool) -> Sequence[AgentSettin
 @contextmanager
 def local_memory(invocation: Invocation, *, all_agents: bool = False) -> Iterator[SearchableMemory]:
     """Open the agent's memory in this process; with `all_agents`, that of all if the call names none of several."""
-    from memory.search.manager import UnavailableMemory, get_search_manager
+    from memory.search.manager import UnavailableMemory
     from memory.search.owners_memory import OwnersMemory
+
+    agents = _agents(invocation, all_agents=all_agents)
+    settings = invocation.settings.model_copy(update={"agents": tuple(agents)})
+    with _managers(settings) as managers:
+        memories: dict[str, SearchableMemory] = {
+            agent.id: manager or UnavailableMemory(agent, reason or "there is no such memory")
+            for agent, (manager, reason) in zip(agents, managers, strict=True)
+        }
+        of_all = all_agents and not invocation.names_agent and len(invocation.settings.agents) > 1
+        yield OwnersMemory(memories, settings) if of_all else memories[agents[0].id]
+
+
+@contextmanager
+def _managers(settings: Settings) -> Iterator[Sequence[tuple[SearchManager | None, str | None]]]:
+    """Open the agents' managers; see `get_search_manager`."""
+    from memory.search.manager import get_search_manager
     from memory.search.resources import SearchResources
     from recalld.logs import configure_logs
     from recalld.wiring import CommandRequests
 
     configure_logs(level=40)
-    agents = _agents(invocation, all_agents=all_agents)
-    settings = invocation.settings.model_copy(update={"agents": tuple(agents)})
-    is_bundled = all(agent.local.model_path is None for agent in agents)
+    is_bundled = all(agent.local.model_path is None for agent in settings.agents)
     seconds = BUNDLED_MODEL_SECONDS if is_bundled else USER_MODEL_SECONDS
     resources = SearchResources(settings, coordinate=CommandRequests(settings), model_wait_seconds=seconds)
-    memories: dict[str, SearchableMemory] = {}
     with ExitStack() as opened:
         opened.enter_context(closing(resources))
-        for agent in agents:
-            manager, reason = get_search_manager(settings, agent.id, resources=resources)
+        managers = [get_search_manager(settings, agent.id, resources=resources) for agent in settings.agents]
+        for manager, _ in managers:
             if manager is not None:
                 opened.enter_context(closing(manager))
-            memories[agent.id] = manager or UnavailableMemory(agent, reason or "there is no such memory")
-        of_all = all_agents and not invocation.names_agent and len(invocation.settings.agents) > 1
-        yield OwnersMemory(memories, settings) if of_all else memories[agents[0].id]
+        yield managers

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import structlog
 
+from memory.backends.registry import last_failure
 from memory.status.agent import no_documents
 from memory.status.condition_texts import counted, text_of, what_happened
 from memory.status.vectors import held_vectors
@@ -88,13 +89,17 @@ class Progress:
     """Printer of the progress of indexing, while there is something to index."""
 
     def __init__(self, settings: Settings, health: HealthStore) -> None:
+        self._settings = settings
         self._health = health
         self._indexes = [_Index(settings, agent) for agent in settings.agents if agent.enabled]
         self._line = ProgressLine(say, terminal=sys.stdout.isatty(), at_once=True)
         self._waited: Collection[str] = ()
 
     def look(self) -> None:
-        """Print the progress if there is any; cheap if there is none."""
+        """Print the progress if there is any, and the failures of backends; cheap if there is none."""
+        for index in self._indexes:
+            if (failure := last_failure(self._settings, index.agent)) is not None:
+                self._line.once(to_type(f"{index.agent.id}: {printable_name(failure)}", agent=index.agent.id))
         # Before the indexes are counted: a document loses its mark after its commit.
         waiting = self._health.backlog()
         if waiting is None or (waiting and not self._line.due):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import pytest
 
 from memory.backends.backend_fallback import FallbackMemory
 from memory.backends.qmd import QmdBackend
-from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, files_of, read_hits
+from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, count_of, read_hits
 from memory.search.searchable import SearchableMemory
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Settings
+from schemas.status import Availability
 from tests.hostile_texts import is_superlinear, seconds
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
@@ -321,6 +323,8 @@ def test_a_failed_update_is_tried_again_and_a_condition_of_answers_and_processes
     reason = f"{qmd.command} {step} failed: database is locked"
     wait_until((folder / "failure").exists)
     wait_until(lambda: ours.status().problem == reason)
+    if step == "embed":
+        assert ours.status().vectors == ours.probe_vector_availability() == Availability(available=False, reason=reason)
     wait_until(lambda: (folder / "failure").read_text() == reason)
     for updates in (2, 3):
         ours.sync()
@@ -333,6 +337,23 @@ def test_a_failed_update_is_tried_again_and_a_condition_of_answers_and_processes
         ours.sync()
         wait_until(lambda: ours.status().problem is None and ours.status().updated_at is not None)
         wait_until(lambda: (folder / "failure").read_text() == "")
+
+
+def test_probes_ask_qmd_and_vectors_count_once_they_are_embedded(backend: Make, qmd: StandIn, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    waits = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+    qmd.does(vsearch="print('[]')", embed=waits, status="print('  Vectors:  0 embedded')")
+    ours = backend(search_mode="vsearch")
+    wait_until(lambda: qmd.asked("embed"))
+    assert "not embedded yet" in str(ours.probe_vector_availability().reason)
+    gate.touch()
+    wait_until(lambda: ours.status().vectors == Availability(available=True))
+    assert "no embedded chunk" in str(ours.probe_vector_availability().reason)
+    assert ours.probe_embedding_availability().available
+    assert qmd.asked("vsearch")[-1][-2] == "memory"
+    qmd.does(vsearch="sys.exit('no model')", status="print('  Vectors:  7 embedded')")
+    assert ours.probe_vector_availability().available
+    assert ours.probe_embedding_availability().reason == f"{qmd.command} vsearch failed: no model"
 
 
 def test_a_backend_that_is_closed_in_an_update_leaves_no_failure(backend: Make, qmd: StandIn, tmp_path: Path) -> None:
@@ -399,9 +420,9 @@ def test_an_index_that_changed_is_cleaned_up_after_the_update(backend: Make, qmd
 
 def test_files_are_counted_from_what_the_command_prints_in_time_linear_in_its_size() -> None:
     status = "QMD Status\n\nDocuments\n  Total:    12 files indexed\n  Vectors:  7 embedded\n"
-    assert files_of(status) == 12
-    assert files_of("") is None
-    assert not is_superlinear(files_of, lambda size: "\n" * size, 40_000)
+    assert count_of("Total", status) == 12
+    assert count_of("Total", "") is None
+    assert not is_superlinear(partial(count_of, "Total"), lambda size: "\n" * size, 40_000)
 
 
 def test_a_command_that_is_ended_leaves_no_process(tmp_path: Path, qmd: StandIn) -> None:

@@ -1,0 +1,48 @@
+"""A backend whose first embedding fails, as `up` and `status` tell it, and the probes of a deep status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.conditions import ConditionCode
+from tests.daemon import Daemon
+from tests.unit.memory.backends.test_qmd import StandIn
+from tests.waiting import wait_until
+
+
+@pytest.mark.long
+def test_a_first_embedding_that_fails_is_printed_and_makes_status_not_ok(
+    home: Path, workspace: Path, tmp_path: Path
+) -> None:
+    qmd = StandIn(tmp_path / "stand-in")
+    qmd.does(embed="sys.exit('no model')", vsearch="print('[]')", status="print('  Vectors:  7 embedded')")
+    reason = f"{qmd.command} embed failed: no model"
+    config = f'backend = "qmd"\n[qmd]\ncommand = "{qmd.command}"\nsearch_mode = "vsearch"\n'
+    daemon = Daemon(home, workspace, config=config)
+    daemon.write("memory/first.md", "# First\n\nThe heron is first.\n")
+    with daemon:
+        wait_until(lambda: daemon.running() and f"main: {reason}" in daemon.said())
+        status = daemon.status()
+        assert not status["ok"]
+        assert [trouble["code"] for trouble in status["troubles"]] == [ConditionCode.BACKEND_FAILS]
+        assert status["backend"]["vectors"] == {"available": False, "reason": reason}
+        deep = daemon.run("status", "--deep")
+        assert f"vectors cannot be searched: {reason}" in deep.stdout
+        assert "a word was embedded" in deep.stdout
+        assert len(qmd.asked("vsearch")) == 1
+
+
+@pytest.mark.long
+def test_a_deep_status_asks_the_provider_with_and_without_a_service(home: Path, workspace: Path) -> None:
+    daemon = Daemon(home, workspace)
+    daemon.write("memory/first.md", "# First\n\nThe heron is first.\n")
+    with daemon:
+        wait_until(lambda: daemon.status()["index"]["vectorsReady"] == 1)
+        served = daemon.run("status", "--deep").stdout
+    alone = daemon.run("status", "--deep").stdout
+    for printed in (served, alone):
+        assert "a word was embedded" in printed
+        assert "vectors can be searched" in printed
+    assert "probes" not in daemon.status()
