@@ -87,3 +87,16 @@ def test_a_store_that_refuses_a_process_ends_its_start_with_a_sentence(
         assert ended.stderr.count("\n") == 1, ended.stderr
         assert word in ended.stderr
         assert "wrong" not in ended.stderr
+
+
+@pytest.mark.parametrize(("proxy", "said"), [("false", "without TLS"), ("true", "203.0.113.1")])
+def test_the_door_goes_beyond_loopback_only_behind_a_proxy(
+    postgres_server: PostgresServer, redis_url: str, home: Path, proxy: str, said: str
+) -> None:
+    # No machine has this address: the second door gets as far as listening.
+    environment = {"RECALLD_STORE__URL": postgres_server.urls().writer, "REDIS_URL": redis_url}
+    environment["RECALLD_INGEST__BEHIND_TLS_PROXY"] = proxy
+    ran = recalld("ingest", "--host", "203.0.113.1", home=home, environment=environment)
+    assert ran.returncode != 0
+    assert said in ran.stderr
+    assert ("without TLS" in ran.stderr) is (proxy == "false")

@@ -23,7 +23,9 @@ from schemas.errors import RecalldError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Context, Settings, Sync, SyncSessions
 from tests.openclaw_database import OpenClawDatabase
+from tests.raw_server import HANG, answer, raw_server
 from tests.recording import RecordingConditions, RecordingInbox, RecordingQueue, RememberedFiles, as_reader
+from tests.transcript_files import compaction_line
 from tests.waiting import wait_until
 
 
@@ -245,6 +247,50 @@ def test_a_spooled_hook_is_that_of_the_agent_in_whose_folders_its_transcript_lie
     house.wait_for("other", "sessions/a.jsonl")
     wait_until(lambda: list((house.home / "spool").iterdir()) == [])
     assert house.queue.marked("main") == []
+
+
+@pytest.mark.parametrize("compares", [True, False])
+def test_a_session_that_starts_has_all_documents_compared_unless_it_is_not_to(house: House, compares: bool) -> None:
+    house.agent(watch=False, on_session_start=compares, interval_minutes=0)
+    house.remember()
+    house.start()
+    house.write("main/memory/new.md")
+    write_event(house.home, Event("session-start", "main"))
+    wait_until(lambda: list((house.home / "spool").iterdir()) == [])
+    write_event(house.home, Event("changed", "main", (str(house.write("main/memory/told.md")),)))
+    house.wait_for("main", "memory/told.md", *["memory/new.md"] * compares)
+    assert ("memory/new.md" in house.queue.marked("main")) is compares
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_transcript_is_handed_over_after_so_many_messages_or_a_compaction(house: House, forced: bool) -> None:
+    sync = SyncSessions(quiet_seconds=600, delta_messages=3, post_compaction_force=forced)
+    house.agent(folders=("sessions",), sessions=sync, interval_minutes=0)
+    short, long, compacted = (append(house.root / f"sessions/{name}.jsonl") for name in ("short", "long", "compacted"))
+    house.remember()
+    house.start()
+    append(short, LINE * 2)
+    append(compacted, compaction_line("claude-code").decode())
+    append(long, LINE * 3)
+    expected = ["sessions/long.jsonl", *["sessions/compacted.jsonl"] * forced]
+    house.wait_for("main", *expected)
+    assert set(house.queue.marked("main")) == set(expected)
+
+
+def test_a_session_note_stays_without_a_name_if_the_model_is_late(house: House) -> None:
+    agent = house.agent("main", folders=("sessions",), watch=False)
+    paths = [house.write(f"sessions/{name}.jsonl", '{"role": "user", "content": "hi"}\n') for name in ("a", "b")]
+    with raw_server([HANG], [answer(b'{"choices": [{"message": {"content": "red door"}}]}')]) as server:
+        slug = {"base_url": f"{server.url}/v1", "model": "small", "timeout_seconds": 2}
+        context = Context.model_validate({"session_notes": {"enabled": True, "slug": slug}})
+        house.agents = [agent.model_copy(update={"context": context})]
+        house.remember()
+        house.start()
+        write_hook(str(house.home), Hook("ended", (str(paths[0]),)))
+        wait_until(lambda: server.requests)
+        write_hook(str(house.home), Hook("ended", (str(paths[1]),)))
+        wait_until(lambda: list((house.root / "main/memory").glob("*-red-door.md")))
+    assert len(list((house.root / "main/memory").iterdir())) == 2
 
 
 def test_the_end_of_a_session_stays_in_the_spool_until_the_home_keeps_it(house: House) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from recalld.settings.keys import agent_keys, top_level_keys
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 QUESTION = re.compile(r"\s*(What|Whether|Who|Whose|How|Where|Which|When|Why)\b")
@@ -218,6 +220,16 @@ def test_a_client_is_recognised_however_it_is_imported(text: str) -> None:
     assert not any(
         map(CLIENTS.match, names_of(ast.parse("from http import HTTPStatus; from urllib.parse import quote")))
     )
+
+
+def test_every_setting_is_in_the_code_and_in_a_test_from_outside() -> None:
+    code = "\n".join(text for name, text in sources().items() if not name.startswith("schemas.settings"))
+    folders = ("integration", "acceptance", "chaos", "peer")
+    tests = "\n".join(path.read_text() for name in folders for path in Path("tests", name).rglob("*.py"))
+    for key in {**top_level_keys(), **agent_keys()}:
+        name = key.rpartition(".")[2]
+        assert re.search(rf"\.{name}_?\b", code), f"no code reads {key}"
+        assert re.search(rf"(\b|__|\\n){name}\b", tests, re.IGNORECASE), f"no test from outside sets {key}"
 
 
 def names_in(module: str) -> set[str]:
