@@ -27,7 +27,7 @@ from memory.search.searchable import SearchableMemory
 from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_status
 from memory.status.processes import known_processes, shared_conditions
 from schemas.agents import DEFAULT_TENANT, Scope
-from schemas.conditions import Condition
+from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, Transient
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import AgentSettings, Settings
@@ -327,6 +327,9 @@ class ServedAgents:
         status = served.status(deep=deep, fresh=fresh)
         if status is not None and probes is not None:
             status = status.model_copy(update={"probes": probes})
+            codes = {trouble.code for trouble in status.troubles}
+            if served.manager is not None and ConditionCode.DOCUMENTS_UNQUEUED in codes:
+                served.manager.sync()
         return status if status is None or backend is None else with_backend(status, backend.status())
 
     def _look_at_home(self) -> HomeSizes:

@@ -11,7 +11,7 @@ from recalld.terminal_text import print_answer, remark
 
 
 @click.command("status", epilog=examples("recalld status", "recalld status --agent main --deep"))
-@click.option("--deep", is_flag=True, help="Also check whether the indexes hold together; takes longer.")
+@click.option("--deep", is_flag=True, help="Also check the indexes, send the provider one word; takes longer.")
 @read_workspace_option
 @json_option
 @pass_invocation

@@ -35,6 +35,17 @@ def test_a_first_embedding_that_fails_is_printed_and_makes_status_not_ok(
 
 
 @pytest.mark.long
+def test_a_deep_status_has_documents_without_a_job_compared(home: Path, workspace: Path) -> None:
+    unwatched = {"RECALLD_SYNC__WATCH": "false", "RECALLD_SYNC__INTERVAL_MINUTES": "0"}
+    with Daemon(home, workspace, environment=unwatched) as daemon:
+        wait_until(lambda: daemon.status()["watching"])
+        daemon.write("memory/first.md", "# First\n\nThe heron is first.\n")
+        assert daemon.status()["disk"]["missing"] == 1
+        daemon.run("status", "--deep")
+        wait_until(lambda: daemon.status()["index"]["files"] == 1)
+
+
+@pytest.mark.long
 def test_a_deep_status_asks_the_provider_with_and_without_a_service(home: Path, workspace: Path) -> None:
     daemon = Daemon(home, workspace)
     daemon.write("memory/first.md", "# First\n\nThe heron is first.\n")
