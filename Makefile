@@ -119,7 +119,7 @@ LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in \
 
 lock:
 	$(LOCK) -o deploy/requirements.lock
-	$(LOCK) --extra fleet -o deploy/requirements-fleet.lock
+	$(LOCK) --extra voyage --extra fleet -o deploy/requirements-image.lock
 	$(LOCK) --extra voyage --extra bedrock --extra e5 --extra onnx --extra fleet --extra otel --extra test --extra lint \
 		-o deploy/requirements-dev.lock
 

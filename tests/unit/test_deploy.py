@@ -18,10 +18,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from memory.embedding.providers.presets import PRESETS
 from recalld.cli import COMMANDS, root
 from recalld.settings.load import load
 from recalld.up.lifecycle import OVERDUE_SECONDS
 from schemas.metrics import METRICS, Kind
+from schemas.settings import Credentials
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -36,6 +38,10 @@ MANIFESTS = [
     for manifest in yaml.safe_load_all(file.read_text("utf-8"))
 ]
 PODS = [parameter for parameter in MANIFESTS if parameter.values[0]["kind"] in ("Deployment", "Job")]
+
+#: Variables of the keys of all providers that have one.
+KEYS = {f"{name.upper()}_API_KEY" for name in Credentials.model_fields}
+KEYS |= {preset.key_name for preset in PRESETS.values() if preset.key_name is not None}
 
 SERIES = {series for metric in METRICS for series in metric.series}
 
@@ -126,13 +132,32 @@ def test_containers_are_reached_from_this_machine_only_and_may_do_little():
 
 
 def test_the_containers_settings_are_valid(tmp_path: Path):
-    environment = {"REDIS_URL": "redis://valkey:6379/0", "OPENAI_API_KEY": ""}
+    environment = {"REDIS_URL": "redis://valkey:6379/0", **dict.fromkeys(KEYS, "")}
     assert ours()["serve"]["environment"]["REDIS_URL"] == environment["REDIS_URL"]
     loaded = load(config=str(DEPLOY / "compose" / "recalld.toml"), home=str(tmp_path), environment=environment)
     [agent] = loaded.settings.agents
     targets = [volume["target"] for volume in ours()["work"]["volumes"]]
     assert str(agent.workspace) in targets
-    assert loaded.settings.credentials.openai is None
+    assert set(loaded.settings.credentials.model_dump().values()) == {None}
+
+
+@pytest.mark.parametrize("services", [ours(), FLEET_SERVICES], ids=["compose", "fleet"])
+def test_every_container_that_embeds_gets_the_key_of_every_provider(services: Mapping[str, Any]) -> None:
+    for name in ("work", "serve"):
+        environment = services[name]["environment"]
+        assert {key: environment.get(key) for key in KEYS} == {key: f"${{{key}:-}}" for key in KEYS}, name
+
+
+@pytest.mark.parametrize("file", ["compose/fleet.env.example", "systemd/environment.example"])
+def test_every_example_of_an_environment_has_the_key_of_every_provider(file: str) -> None:
+    assert set(re.findall(r"^#?(\w+_API_KEY)=$", (DEPLOY / file).read_text("utf-8"), re.MULTILINE)) == KEYS
+
+
+@pytest.mark.parametrize("name", ["work", "serve"])
+def test_every_pod_that_embeds_gets_the_key_of_every_provider(name: str) -> None:
+    [container] = manifest_named("Deployment", name)["spec"]["template"]["spec"]["containers"]
+    [source] = container["envFrom"]
+    assert manifest_named("Secret", source["secretRef"]["name"])["stringData"].keys() == KEYS
 
 
 def test_the_image_is_made_of_the_rooms_and_the_lock_of_this_checkout():
@@ -146,8 +171,7 @@ def test_the_image_is_made_of_the_rooms_and_the_lock_of_this_checkout():
         for name in copied.split():
             assert (ROOT / name).exists()
             assert f"!{name}" in ignored
-    assert '--require-hashes -r "$LOCK"' in text
-    assert "\nARG LOCK=requirements.lock\n" in text
+    assert "--require-hashes -r requirements-image.lock\n" in text
     assert "\nUSER recalld\n" in text
 
 
@@ -200,7 +224,8 @@ def test_a_unit_is_given_longer_to_end_than_its_process_takes_at_most_and_is_wat
 
 
 def test_the_units_environment_names_variables_that_there_are(tmp_path: Path):
-    text = (DEPLOY / "systemd" / "environment.example").read_text("utf-8").replace("#OPENAI", "OPENAI")
+    text = (DEPLOY / "systemd" / "environment.example").read_text("utf-8")
+    text = re.sub(r"^#(\w+_API_KEY=)", r"\1", text, flags=re.MULTILINE)
     lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     lines.pop("RECALLD_CONFIG")
     assert lines.pop("RECALLD_HOME") == "/var/lib/recalld"
@@ -270,7 +295,6 @@ def test_a_container_of_a_fleet_runs_a_command_on_the_port_that_is_asked(name: s
 def test_the_containers_of_a_fleet_may_do_little_and_the_file_holds_no_secret() -> None:
     for name, service in FLEET_SERVICES.items():
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
-        assert (DEPLOY / service["build"]["args"]["LOCK"]).is_file()
     text = (DEPLOY / "compose" / "fleet.yaml").read_text("utf-8")
     named = set(re.findall(r"\$\{(\w+):", text))
     example = (DEPLOY / "compose" / "fleet.env.example").read_text("utf-8").splitlines()

@@ -192,9 +192,9 @@ def _locked(name: str) -> dict[str, str]:
 
 
 def test_the_locks_agree_and_hold_hashes_only() -> None:
-    names = ("requirements.lock", "requirements-fleet.lock", "requirements-dev.lock")
-    run, fleet, development = map(_locked, names)
-    assert run.items() <= fleet.items() <= development.items()
+    names = ("requirements.lock", "requirements-image.lock", "requirements-dev.lock")
+    run, image, development = map(_locked, names)
+    assert run.items() <= image.items() <= development.items()
     for name in names:
         for entry in re.split(r"\n(?=\S)", (ROOT / "deploy" / name).read_text("utf-8").strip()):
             assert "--hash=sha256:" in entry
@@ -206,7 +206,7 @@ def test_the_locks_hold_everything_that_the_package_asks_for() -> None:
     build = (ROOT / "deploy" / "build-requirements.in").read_text("utf-8").splitlines()
     for file, chosen in (
         ("requirements.lock", ["local", "openai", "mcp"]),
-        ("requirements-fleet.lock", ["fleet"]),
+        ("requirements-image.lock", ["fleet", "voyage"]),
         ("requirements-dev.lock", ["fleet", "local", "openai", "mcp", "voyage", "e5", "onnx", "otel", "test", "lint"]),
     ):
         asked = [*package["project"]["dependencies"], *(line for line in build if not line.startswith("#"))]
@@ -218,7 +218,7 @@ def test_the_locks_hold_everything_that_the_package_asks_for() -> None:
 
 def test_the_notice_names_every_locked_package() -> None:
     named = set(re.findall(r"[a-z0-9][a-z0-9-]*", (ROOT / "NOTICE").read_text("utf-8")))
-    assert set(_locked("requirements.lock")) - named == set()
+    assert set(_locked("requirements-image.lock")) - named == set()
 
 
 def _tracked() -> list[Path]:
