@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import tomllib
@@ -164,6 +165,17 @@ def test_every_folder_and_module_that_the_architecture_names_exists() -> None:
     )
     assert len(named) > 20
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in PAGES["docs/architecture.md"].splitlines() if re.search(r"`[A-Z_]{4,}` \(", row)]
+)
+def test_every_wait_that_the_architecture_names_is_that_of_its_module(row: str) -> None:
+    _, _, owner, length, _ = row.split("|")
+    [path, *_] = re.findall(r"`([\w/]+)\.py`", owner)
+    module = importlib.import_module(path.replace("/", "."))
+    for name, first, last in re.findall(r"`([A-Z_]{4,})` \(([\d.]+)(?: to ([\d.]+))?\)", length):
+        assert getattr(module, name) == ((float(first), float(last)) if last else float(first)), name
 
 
 def test_the_readme_names_the_commands_that_run_and_test_everything() -> None:

@@ -1,9 +1,9 @@
 """Vectors of one generation: the tables behind `chunks_vec`, and their copy in the memory of a searching process.
 
 `chunks_vec` is a vec0 table. Writes go through sqlite-vec where it can be loaded. Reads bypass it: numpy reads its
-shadow tables. That is three times as fast for a search, and sixty times for one vector by its id. So an index can be
-searched without sqlite-vec, and this module also writes the same tables without it. No other module depends on the
-layout, which is that of sqlite-vec 0.1.9 (https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md):
+shadow tables. That takes half the time of its own query, and a quarter from memory. So an index can be searched
+without sqlite-vec, and this module also writes the same tables without it. No other module depends on the layout,
+which is that of sqlite-vec 0.1.9 (https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md):
 
     chunks_vec_chunks           a row per block: bitmap of the rows in use, and array of their ids (int64)
     chunks_vec_vector_chunks00  the block's vectors (float32), under the same number
