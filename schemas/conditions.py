@@ -39,6 +39,7 @@ class ConditionCode(StrEnum):
     PROVIDER_USELESS = "provider_useless"
     DIMENSIONS_CHANGED = "dimensions_changed"
     FALLBACK_UNUSABLE = "fallback_unusable"
+    GPU_MISSING = "gpu_missing"
 
     # Batch jobs
     BATCH_API_MISSING = "batch_api_missing"

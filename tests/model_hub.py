@@ -24,7 +24,8 @@ class ModelHub(StubServer):
 
     `break_after` bytes of a body the connection ends, `breaks` times (None: always). `ignores_ranges` sends all of
     a file whatever was asked for. `spoils` changes a byte. `status` is answered instead of a file. `moves_to` is
-    another server that the redirect names. `ranges` are the first bytes of the bodies that were asked for.
+    another server that the redirect names. `ranges` are the first bytes of the bodies that were asked for. `states`
+    are headers that replace those in which the hub states facts about a file of its main branch.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,6 +38,7 @@ class ModelHub(StubServer):
         self.status = 200
         self.moves_to: str | None = None
         self.ranges: list[int] = []
+        self.states: dict[str, str] = {}
 
     @property
     def url(self) -> str:
@@ -55,7 +57,14 @@ class ModelHub(StubServer):
 
     def _serve(self, request: http.server.BaseHTTPRequestHandler) -> None:
         asked = f"/people/tiny/resolve/{REVISION}/"
-        if self.status != 200:
+        name = request.path.removeprefix("/people/tiny/resolve/main/")
+        if self.status == 200 and request.command == "HEAD" and (self.folder / name).is_file():
+            data = (self.folder / name).read_bytes()
+            stated = {"X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Linked-Size": str(len(data))}
+            self._say(request, 302, {"X-Repo-Commit": REVISION, **stated, **self.states, "Location": f"/cdn/{name}"})
+        elif request.command == "HEAD":
+            self._say(request, 200 if self.status == 200 and request.path.startswith("/cdn/") else 404)
+        elif self.status != 200:
             self._say(request, self.status)
         elif request.path.startswith(asked):
             place = f"{self.moves_to or ''}/cdn/{request.path.removeprefix(asked)}"

@@ -29,7 +29,7 @@ class StubServer:
             def _handle(self) -> None:
                 outer._serve(self)
 
-            do_GET = do_POST = do_DELETE = _handle  # noqa: N815 - the base class's names
+            do_GET = do_HEAD = do_POST = do_DELETE = _handle  # noqa: N815 - the base class's names
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -18,7 +18,7 @@ from memory.embedding.providers.bedrock import BedrockProvider
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.json_apis import GeminiProvider, OllamaProvider
 from memory.embedding.providers.local import E5Provider, GgufProvider, UseProvider
-from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched
+from memory.embedding.providers.model_catalogue import CATALOGUE, HUB_SCHEME, check_fetched, listed_model
 from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, family_prefixes
@@ -59,7 +59,8 @@ class ProviderChoice:
 
     `lacking` is set when there are no vectors though keywords alone were not chosen. `indexed` is the identity of the
     vectors that an index keeps while this process cannot have their provider. `unsettled` is a provider at another
-    address, whose model was not compared with the index yet (`memory.index.provider.settle_address`).
+    address, whose model was not compared with the index yet (`memory.index.provider.settle_address`). `missing` says
+    that the `local.model_path` of `auto` is not there, which rules out every service.
     """
 
     provider: EmbeddingProvider | None
@@ -68,6 +69,7 @@ class ProviderChoice:
     lacking: ProviderUnavailable | None = None
     indexed: str = NO_VECTORS
     unsettled: RemoteProvider | None = None
+    missing: str | None = None
 
     @property
     def name(self) -> str:
@@ -190,9 +192,9 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
     passed_over: list[str] = []
     path, remote = memory.local.model_path, memory.remote
     if path is not None:
-        if path in _LOCAL_MODELS or _model_path(path, memory.local.model_cache_dir).exists():
-            return _choice_of(memory, credentials, "local", f"local.model_path is {path}")
-        passed_over.append(f"local.model_path {path} does not exist")
+        if is_missing(memory):
+            return _choose_stand_in(memory, path)
+        return _choice_of(memory, credentials, "local", f"local.model_path is {path}")
     for name in BY_KEY:
         preset = PRESETS[name]
         if getattr(credentials, name) is not None:
@@ -216,6 +218,30 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
         f"{install_command('local')}, or set the key of a provider",
     )
     return ProviderChoice(None, "auto", f"{_KEYWORDS_ONLY}: {lacking}", lacking)
+
+
+def is_missing(memory: MemorySettings) -> bool:
+    """Return True if `local.model_path` names a model that is not on this machine."""
+    path = memory.local.model_path
+    try:
+        return not (path is None or path in _LOCAL_MODELS or _model_path(path, memory.local.model_cache_dir).exists())
+    except OSError:  # it is there, and cannot be read
+        return False
+
+
+def _choose_stand_in(memory: MemorySettings, path: str) -> ProviderChoice:
+    """Return the bundled model in place of a missing one, or keywords only.
+
+    A disk that is not mounted must not upload the notes, so a service is no choice, although its key is set.
+    """
+    missing = f"local.model_path {path} does not exist"
+    if listed_model(path) is not None:
+        missing = f"the model {path} is not on this machine (`recalld model pull {path}` fetches it)"
+    bundled = memory.model_copy(update={"local": memory.local.model_copy(update={"model_path": None})})
+    choice = _choice_of(bundled, Credentials(), "local", f"{missing}; the bundled model is used")
+    if choice.lacking is not None:
+        choice = replace(choice, reason=f"{_KEYWORDS_ONLY}: {missing}, and {choice.lacking}")
+    return replace(choice, missing=missing)
 
 
 def _choice_of(memory: MemorySettings, credentials: Credentials, name: str, reason: str) -> ProviderChoice:
@@ -335,7 +361,7 @@ def _make_local(memory: MemorySettings) -> EmbeddingProvider:
 
 def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider:
     cache = memory.local.model_cache_dir
-    listed, path = CATALOGUE.get(name), _model_path(name, cache)
+    listed, path = listed_model(name, cache), _model_path(name, cache)
     is_file = path.is_file() and path.suffix == ".gguf"
     if not path.is_dir() and not is_file:
         if listed is not None:
@@ -352,10 +378,11 @@ def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider:
         if not _installed(package):
             raise ProviderUnavailable(f"{package}, which {path.name} needs, is not installed", install_command(extra))
     query, document = family_prefixes(path.name)
-    if is_file:
-        return GgufProvider(path, digest=content_digest(path, cache), prefixes=_as_set(memory, query, document))
     if listed is not None and cache is not None:
         check_fetched(listed, cache)
+    if is_file:
+        digest, prefixes = content_digest(path, cache), _as_set(memory, query, document)
+        return GgufProvider(path, digest=digest, prefixes=prefixes, device=memory.local.device)
     export = read_export(path)
     if listed is not None or export.query_prompt or export.document_prompt:
         query, document = export.query_prompt, export.document_prompt
@@ -363,12 +390,16 @@ def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider:
     export = replace(export, query_prompt=query, document_prompt=document)
     known_as: dict[str, object] = {"model": name} if listed is not None else {}
     display_name = name if listed is not None else path.name
-    return OnnxProvider(export, name=display_name, identity={"digest": export.digest(cache), **known_as})
+    identity = {"digest": export.digest(cache), **known_as}
+    return OnnxProvider(export, name=display_name, identity=identity, device=memory.local.device)
 
 
 def _model_path(name: str, cache: Path | None) -> Path:
-    listed = CATALOGUE.get(name)
-    return listed.folder(cache or Path()) if listed is not None else Path(name).expanduser()
+    listed = listed_model(name)
+    if listed is None:
+        return Path(name).expanduser()
+    folder = listed.folder(cache or Path())
+    return folder / folder.name if name.startswith(HUB_SCHEME) else folder
 
 
 #: Model -> its package, the extra that installs it, and its provider.

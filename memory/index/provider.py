@@ -2,11 +2,13 @@
 
 The owner of the indexes compares the settings and its keys with the generations (`provider_of`), and begins a NEXT
 where they differ. Other workers write the vectors that NEXT or CURRENT has (`written_provider`), and searches ask for
-those of CURRENT (`provider_for_queries`). A generation keeps its provider against the settings in five cases:
+those of CURRENT (`provider_for_queries`). A generation keeps its provider against the settings in six cases:
 
 * The process lacks the requested provider. It adds keywords and leaves the vectors to processes that have it.
 * `auto` chose a provider below that of the index in its order. Otherwise a shell without the daemon's key would
   rebuild the index with another model, and the daemon would rebuild it again.
+* `auto` takes the bundled model because `local.model_path` is missing. An index of another model waits for the path,
+  and no service gets texts or queries of it meanwhile.
 * The configured fallback took over (`successor`). The record in `meta` names the lost provider. The fallback stays
   until settings or key of that provider, or `fallback`, change.
 * The index was rebuilt for vectors of another width.
@@ -28,6 +30,7 @@ from memory.embedding.providers.presets import BY_KEY, PRESETS
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderUnavailable
 from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.selection import (
+    NO_VECTORS,
     ProviderChoice,
     choice_for_identity,
     choose_provider,
@@ -120,6 +123,8 @@ def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> tuple
         return None
     if first.provider is not None and first.identity == _of_width(fallback, generations).identity:
         return None
+    if wish.missing is not None and fallback.provider.account:
+        return None
     if first.provider is None and (
         wish.error is None or agent.provider in {name_in(generation.identity) for generation in generations}
     ):
@@ -186,6 +191,11 @@ def _decide(settings: Settings, agent: AgentSettings, generations: Sequence[Gene
     if not generations:
         return _at_address(settings, wish, ())
     indexed, fallback, takeover = generations[0], None, None
+    if wish.missing is not None and indexed.identity not in {wish.identity, NO_VECTORS}:
+        made_with = name_in(indexed.identity).replace("local", "another model")
+        why = f"{wish.missing}, and the index was made with {made_with}"
+        missing = ProviderUnavailable(why, "put it back, or change local.model_path")
+        return replace(wish, provider=None, reason=None, lacking=missing, indexed=indexed.identity)
     in_use = [name_in(generation.identity) for generation in generations]
     if indexed.takeover is not None and agent.fallback == in_use[0]:
         takeover = Takeover(**json.loads(indexed.takeover))

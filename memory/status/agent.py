@@ -30,6 +30,7 @@ from memory.status.run_files import USAGE_PATH, read_derived, read_watch_state
 from memory.status.vectors import (
     LOOKED_AFTER_SECONDS,
     held_vectors,
+    missing_gpu,
     no_vectors,
     unread_scripts,
     useless_answers,
@@ -170,7 +171,7 @@ def agent_status(
         advice=in_words(
             [
                 *directive_conditions(agent, sources.files),
-                *filter(None, [unread_scripts(agent.id, state), cost_of_held, halted]),
+                *filter(None, [unread_scripts(agent.id, state), missing_gpu(agent.id, provider), cost_of_held, halted]),
             ],
             now=now,
         ),

@@ -97,6 +97,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
         _PROVIDER,
     ),
     _CODE.FALLBACK_UNUSABLE: Text("{reason}", "correct `fallback` in the settings", _PROVIDER),
+    _CODE.GPU_MISSING: Text(
+        'local.device is "cuda", and the installed {package} offers no GPU: the model runs on the processor',
+        "install a build of {package} for CUDA, or unset local.device",
+        "vectors",
+    ),
     # Batch jobs
     _CODE.BATCH_API_MISSING: Text(
         "remote.batch.enabled is set, but recalld has no Batch API for {subject}: it embeds without batch jobs",

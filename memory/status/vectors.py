@@ -8,6 +8,7 @@ from pathlib import Path
 from memory.embedding.breaker import Breaker, waste_path
 from memory.embedding.consent import HeldTexts
 from memory.embedding.prices import price_of
+from memory.embedding.providers.local import LocalProvider
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderUnavailable
 from memory.embedding.providers.remote import RemoteProvider
 from memory.index.generations import Generations
@@ -128,6 +129,13 @@ def unread_scripts(agent: str, index: IndexState) -> Condition | None:
         "scripts": ", ".join(index.unread_scripts),
     }
     return Condition(ConditionCode.SCRIPTS_UNREAD, agent, params=params)
+
+
+def missing_gpu(agent: str, provider: EmbeddingProvider | None) -> Condition | None:
+    """Return the condition that a model runs on the processor instead of the GPU of the settings. It is no trouble."""
+    if isinstance(provider, LocalProvider) and provider.lacks_gpu():
+        return Condition(ConditionCode.GPU_MISSING, agent, params={"package": provider.package})
+    return None
 
 
 def useless_answers(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -55,23 +56,54 @@ def _lines(models: list[dict[str, Any]]) -> Iterator[str]:
 @pass_invocation
 def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
     """Fetch a model once, verify it, and say how to use it."""
-    from memory.embedding.providers.model_catalogue import CATALOGUE, HUB, fetch
+    folder = _pull(name, invocation.settings.local.model_cache_dir, hub=hub)
+    from memory.index.generations import Generations
+
+    settings = invocation.settings
+    provider = "" if settings.provider in {"auto", "local"} else ' and provider = "local"'
+    click.echo(f'{name} is in {folder}; to use it, write into the settings: local.model_path = "{name}"{provider}')
+    if any(Generations.of(settings, agent.id).used_at() for agent in settings.agents):
+        click.echo(to_type("everything is then embedded again; `recalld index --dry-run` says what that takes"))
+
+
+def pull_missing(invocation: Invocation, *, hub: str | None) -> None:
+    """Fetch the models that the settings name and let a start fetch (`local.pull`). A failure is only printed."""
+    from memory.embedding.providers.model_catalogue import listed_model
+    from memory.embedding.selection import is_missing
+    from schemas.errors import RecalldError
+
+    for memory in invocation.settings.agents or (invocation.settings,):
+        name, is_used = memory.local.model_path, memory.local.pull and memory.provider in {"auto", "local"}
+        if name is not None and is_used and is_missing(memory) and listed_model(name) is not None:
+            try:
+                _pull(name, memory.local.model_cache_dir, hub=hub)
+            except RecalldError as error:
+                click.echo(str(error), err=True)
+
+
+def _pull(name: str, cache: Path | None, *, hub: str | None) -> Path:
+    from memory.embedding.providers.model_catalogue import HUB, HUB_SCHEME, fetch, listed_model, pinned
     from schemas.errors import UserError
 
-    model = CATALOGUE.get(name)
+    assert cache is not None  # noqa: S101 - the settings fill it in
+    try:
+        model = listed_model(name, cache)
+    except ValueError as error:
+        raise UserError(f"{name} is no file of the hub: it {error}", exit_code=2) from error
     if model is None:
         raise UserError(f"there is no model {name}: `recalld model list` names those that there are", exit_code=2)
+    licence = f"{model.licence}, "
+    if name.startswith(HUB_SCHEME):
+        model, licence = pinned(model, hub=hub or HUB), "not pinned by recalld (the hub's SHA-256 counts), "
     size = model.size
     if size is None:
         raise UserError(
             f"{model.source} publishes no ONNX export: make one with `optimum-cli export onnx --trust-remote-code "
             f"--library sentence_transformers --model {model.source} FOLDER` and set local.model_path to FOLDER"
         )
-    cache = invocation.settings.local.model_cache_dir
-    assert cache is not None  # noqa: S101 - the settings fill it in
     if not model.folder(cache).is_dir():
         first = model.files[0]
-        click.echo(f"{name}: {size / 1e6:,.0f} MB, {model.licence}, {first.repository} at {first.revision}", err=True)
+        click.echo(f"{name}: {size / 1e6:,.0f} MB, {licence}{first.repository} at {first.revision}", err=True)
     terminal, received = sys.stderr.isatty(), 0
     line = ProgressLine(partial(click.echo, err=True), terminal=terminal)
 
@@ -83,13 +115,6 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
             line.draw(f"{done:,.0f}/{total:,.0f} MB", amount=(done, total, "MB"))
 
     try:
-        folder = fetch(model, cache, hub=hub or HUB, on_bytes=show)
+        return fetch(model, cache, hub=hub or HUB, on_bytes=show)
     finally:
         line.end()
-    from memory.index.generations import Generations
-
-    settings = invocation.settings
-    provider = "" if settings.provider in {"auto", "local"} else ' and provider = "local"'
-    click.echo(f'{name} is in {folder}; to use it, write into the settings: local.model_path = "{name}"{provider}')
-    if any(Generations.of(settings, agent.id).used_at() for agent in settings.agents):
-        click.echo(to_type("everything is then embedded again; `recalld index --dry-run` says what that takes"))

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 @setting_option("--host", "service.host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
 @setting_option("--port", "service.port", type=int, metavar="N", help="Port of the query service; 0 picks one. [7373]")
 @click.option("--detach", is_flag=True, help="Return when everything is ready, and leave it running.")
+@click.option("--hub", envvar="HF_ENDPOINT", hidden=True)
 @pass_invocation
-def up(invocation: Invocation, *, detach: bool) -> int:
+def up(invocation: Invocation, *, detach: bool, hub: str | None) -> int:
     """Run broker, watching, indexing and search until Ctrl-C, which drains and stops all of it.
 
     With --detach it runs without a terminal, until `recalld stop`; its messages are in log/up.log in the home folder.
@@ -49,6 +50,9 @@ def up(invocation: Invocation, *, detach: bool) -> int:
         confirm_workspace(invocation)
         return run_daemon(invocation, **options)
 
+    from recalld.commands.model import pull_missing
+
+    pull_missing(invocation, hub=hub)
     if not detach:
         return run()
     from recalld.up.detached import in_background

@@ -28,7 +28,7 @@ _SENTENCES = {
     "headers": "remote.headers is not copied; set RECALLD_REMOTE__HEADERS if it is needed",
     "address": "remote.baseUrl is not copied because a key may be in it; set RECALLD_REMOTE__BASE_URL",
     "provider": "the provider{name} is unknown to recalld, and its model and address are left out with it; choose one",
-    "model_path": "local.modelPath is not a file here; without local.model_path the bundled model is used",
+    "model_path": "local.modelPath is an address; without local.model_path the bundled model is used",
     "pattern": "the extra path {name} is left out: its pattern has no counterpart; add it with globs as include",
     "weights": 'the weights of query.hybrid count only with query.hybrid.fusion = "weighted"',
     "newer": "mmr and temporal_decay are on, as OpenClaw has them since the summer of 2026; its importance marks have "
@@ -79,7 +79,7 @@ def _model(value: Any) -> Any:
 
 
 def _model_path(value: str) -> str:
-    if value.startswith(("hf:", "http:", "https:")):
+    if value.startswith(("http:", "https:")):
         raise ValueError
     return value
 

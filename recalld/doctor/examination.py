@@ -236,7 +236,7 @@ def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]
     if (failed := conditions.get(ConditionCode.DOCUMENTS_FAILED)) is not None:
         yield Finding.of("index", failed, agents=agents)
     for advice in agent.advice:
-        if advice.code is ConditionCode.SCRIPTS_UNREAD:
+        if advice.code in {ConditionCode.SCRIPTS_UNREAD, ConditionCode.GPU_MISSING}:
             yield replace(Finding.of("index", advice, agents=agents), level=Level.OK)
 
 

@@ -240,7 +240,7 @@ def _absolute(key: str, value: Any, base: Path) -> Any:
         return os.path.expanduser(value)  # noqa: PTH111 - relative ones stay as they are
     name = str(value)
     is_path = name.startswith(("~", ".")) or os.sep in name or name.endswith(".gguf")
-    is_model = key == "local.model_path" and not is_path
+    is_model = key == "local.model_path" and (name.startswith("hf:") or not is_path)
     return value if is_model or key not in PATH_KEYS else os.path.normpath(base / Path(value).expanduser())
 
 

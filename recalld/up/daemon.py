@@ -221,8 +221,11 @@ class _Daemon:
         say(f"recalld {recalld_version()} is up (home: {settings.home})")
         for agent in settings.agents:
             say(f"  agent {agent.id}: {agent.workspace}")
-            if (lack := no_vectors(agent.id, AgentIndex(settings, agent).choice.lacking, IndexCounts())) is not None:
+            choice = AgentIndex(settings, agent).choice
+            if (lack := no_vectors(agent.id, choice.lacking, IndexCounts())) is not None:
                 say(f"    {text_of(lack)}")
+            elif choice.missing is not None:
+                say(f"    {choice.reason}")
             if (absence := absence_of(agent)) is not None:
                 say(f"    {absence}; recalld's own index answers until then")
         service = running_service(settings.home) or self._address

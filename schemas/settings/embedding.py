@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,21 @@ from schemas.settings.section import Section
 _Served = Literal["openai", "gemini", "mistral", "ollama", "voyage", "lmstudio", "deepinfra", "bedrock"]
 ProviderName = Literal["auto", _Served, "openai-compatible", "local", "none", "stub"]
 FallbackName = Literal[_Served, "local", "none", "stub"]
+
+_NAME = r"[A-Za-z0-9_][\w.+-]*"
+_HUB_FILE = re.compile(rf"hf:({_NAME}/{_NAME})/((?:{_NAME}/)*{_NAME}\.gguf)", re.ASCII)
+
+
+def hub_file(name: str) -> tuple[str, str]:
+    """Return the repository and the path of a file of the hub, which is named as OpenClaw does it.
+
+    Raises:
+        ValueError: it is named in another form.
+    """
+    match = _HUB_FILE.fullmatch(name)
+    if match is None:
+        raise ValueError("must be hf:owner/repository/file.gguf, with no revision behind it and no .. in it")
+    return match[1], match[2]
 
 
 class RemoteBatch(Section):
@@ -66,12 +82,21 @@ class Local(Section):
 
     model_path: str | None = Field(
         None,
-        description="multilingual-e5-small, a name of `recalld model list`, a folder with an ONNX export, or a .gguf "
-        "file; unset means the bundled multilingual model.",
+        description="multilingual-e5-small, a name of `recalld model list`, hf:owner/repository/file.gguf, a folder "
+        "with an ONNX export, or a .gguf file; unset means the bundled multilingual model.",
     )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="GPU for ONNX exports and .gguf files; auto and cuda use it where the library can."
+    )
+    pull: bool = Field(False, description="Let `recalld up` fetch a missing model of the hub when it starts.")
     model_cache_dir: Path | None = Field(
         None, description="Folder for downloaded models; unset means <home>/cache/models."
     )
+
+    @field_validator("model_path")
+    @classmethod
+    def _of_the_hub(cls, value: str | None) -> str | None:
+        return value if value is None or not value.startswith("hf:") else f"hf:{'/'.join(hub_file(value))}"
 
 
 class Cost(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from memory.embedding.providers.model_catalogue import CATALOGUE
 from recalld.settings.load import load
 from schemas.conditions import ConditionCode
 from tests.commanding import CommandLine
+from tests.daemon import Daemon
 from tests.embedding_server import EmbeddingServer
 from tests.model_hub import ModelHub
 from tests.quiet_health import QuietHealth
 from tests.serving import running, search
 from tests.tiny_model import write_model
+from tests.unit.memory.embedding.providers.test_gguf_model import write_gguf, write_stand_in
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -114,6 +118,106 @@ def test_what_cannot_be_pulled_is_one_sentence_and_the_bundled_model_goes_on(not
     assert (code, "optimum-cli" in err) == (1, True)
     assert not [path for path in (notes.home / "cache" / "models").iterdir() if path.is_dir()]
     assert notes.agent("index", "--dry-run")["model"] == "multilingual-use-v3"
+
+
+@pytest.fixture
+def llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the stand-in for llama-cpp-python."""
+    monkeypatch.syspath_prepend(write_stand_in(tmp_path))
+    monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)
+
+
+@pytest.mark.usefixtures("llama_cpp")
+def test_a_file_of_the_hub_is_pulled_by_its_name_and_searched_with(notes: CommandLine, hub: ModelHub) -> None:
+    name = "hf:people/tiny/tiny.gguf"
+    write_gguf(hub.folder / "tiny.gguf")
+    notes.set("HF_ENDPOINT", hub.url)
+    notes.set("RECALLD_LOCAL__MODEL_PATH", name)
+    code, out, _ = notes.run("index", "--json")
+    assert (code, f"`recalld model pull {name}`" in out) == (4, True)
+    code, out, err = notes.run("model", "pull", name)
+    assert (code, f'model_path = "{name}"' in out, "not pinned by recalld" in err) == (0, True, True)
+    assert notes.agent("index")["vectorsReady"] == 2
+    status = notes.agent("status")
+    assert (status["model"], status["ok"], status["mode"]) == ("tiny", True, "hybrid")
+    assert notes.run("model", "pull", "hf:people/tiny/../tiny.gguf")[0] == 2
+    write_gguf(notes.home / "cache" / "models" / "hf" / "people" / "tiny" / "tiny.gguf" / "tiny.gguf", "other=fact")
+    [trouble] = json.loads(notes.run("status", "--json")[1])["agents"][0]["troubles"]
+    assert "tiny.gguf is not what was fetched" in trouble["message"]
+
+
+def test_a_start_pulls_a_missing_model_only_where_the_settings_let_it(notes: CommandLine, hub: ModelHub) -> None:
+    write_gguf(hub.folder / "tiny.gguf")
+    notes.set("HF_ENDPOINT", hub.url)
+    notes.set("RECALLD_LOCAL__MODEL_PATH", "hf:people/tiny/tiny.gguf")
+    file = notes.home / "cache" / "models" / "hf" / "people" / "tiny" / "tiny.gguf" / "tiny.gguf"
+    # Without its workspace the command ends before it starts anything.
+    notes.workspace.rename(notes.workspace.with_name("away"))
+    for allowed, is_there in (("false", False), ("true", True)):
+        notes.set("RECALLD_LOCAL__PULL", allowed)
+        code, _, err = notes.run("up", "--port", "0")
+        assert (code, "workspace" in err, file.is_file()) == (2, True, is_there)
+
+
+# The bundled model in place of a missing one
+
+
+def test_auto_without_its_model_takes_the_bundled_one_and_asks_no_service(
+    commands: CommandLine, workspace: Path, tmp_path: Path
+) -> None:
+    folder, away = write_model(tmp_path / "mine"), tmp_path / "away"
+    (workspace.parent / "recalld.toml").write_text(
+        f'remote.base_url = "{commands.server.url}"\nlocal.model_path = "{folder}"\n'
+        f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n'
+    )
+    commands.set("OPENAI_API_KEY", "sk-a-key")
+    (workspace / "memory" / "pets.md").write_text("the cat sleeps\n", "utf-8")
+    folder.rename(away)
+    assert commands.agent("index")["vectorsReady"] == 1
+    status = commands.agent("status")
+    reason = f"local.model_path {folder} does not exist; the bundled model is used"
+    assert (status["model"], status["providerReason"], status["ok"]) == ("multilingual-use-v3", reason, True)
+    # It comes back, and is a change of model; it goes again, and its index waits for it.
+    away.rename(folder)
+    assert commands.agent("index")["vectorsReady"] == 1
+    made = commands.agent("status")
+    assert (made["model"], made["mode"]) == ("mine", "hybrid")
+    folder.rename(away)
+    (workspace / "memory" / "house.md").write_text("the boiler valve\n", "utf-8")
+    code, out, _ = commands.run("index", "--json")
+    body = json.loads(out)["agents"][0]
+    assert (code, body["code"], body["files"]) == (4, ConditionCode.VECTORS_UNAVAILABLE, 2)
+    kept = json.loads(commands.run("status", "--json")[1])["agents"][0]
+    assert (kept["index"]["generation"], kept["mode"]) == (made["index"]["generation"], "keyword")
+    assert [f"{folder} does not exist" in trouble["message"] for trouble in kept["troubles"]] == [True]
+    assert found(commands.home, "boiler") == ("keyword", ["memory/house.md"])
+    away.rename(folder)
+    assert commands.agent("index")["vectorsReady"] == 2
+    assert commands.agent("status")["index"]["generation"] == made["index"]["generation"]
+    assert commands.server.requests == 0
+
+
+@pytest.mark.long
+def test_a_start_without_the_model_says_so_and_asks_no_service(
+    home: Path, workspace: Path, server: EmbeddingServer, tmp_path: Path
+) -> None:
+    (workspace / "memory" / "pets.md").write_text("the cat sleeps\n", "utf-8")
+    gone = tmp_path / "gone.gguf"
+    settings = f'remote.base_url = "{server.url}"\nlocal.model_path = "{gone}"'
+    with Daemon(home, workspace, provider="auto", config=settings, environment={"OPENAI_API_KEY": "sk"}) as daemon:
+        assert f"local.model_path {gone} does not exist; the bundled model is used" in daemon.said()
+        wait_until(lambda: daemon.status()["index"]["vectorsReady"] == 1)
+        assert daemon.found("feline naps", "memory/pets.md")
+    assert server.requests == 0
+
+
+def test_a_gpu_that_the_library_lacks_is_advice(notes: CommandLine, tmp_path: Path) -> None:
+    notes.set("RECALLD_LOCAL__MODEL_PATH", str(write_model(tmp_path / "mine")))
+    notes.set("RECALLD_LOCAL__DEVICE", "cuda")
+    assert notes.agent("index")["vectorsReady"] == 2
+    status = notes.agent("status")
+    advice = [(each["code"], each["params"]) for each in status["advice"]]
+    assert (status["ok"], advice) == (True, [(ConditionCode.GPU_MISSING, {"package": "onnxruntime"})])
 
 
 # Prefixes of a family

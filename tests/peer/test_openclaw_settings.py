@@ -79,6 +79,7 @@ def test_a_file_of_2026_9_6_is_taken_over_agent_by_agent(home: Path) -> None:
     ]
     assert (one.provider, one.model, one.fallback) == ("openai-compatible", "asymmetric-embedder", "ollama")
     assert one.remote.base_url == "https://embeddings.example/v1"
+    assert one.local.model_path == "hf:example/embedder/embedder-q8.gguf"
     assert (one.query_input_type, one.document_input_type, one.output_dimensionality) == ("query", "passage", 768)
     assert (one.sources, one.citations) == (("memory", "sessions"), "on")
     assert [(rule.action, rule.chat_type) for rule in one.scope.rules] == [("deny", "group"), ("deny", "channel")]

@@ -17,6 +17,7 @@ import zlib
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,8 @@ class LocalProvider(EmbeddingProvider):
     """
 
     name = "local"
+    #: `local.device` of a model that may run on a GPU.
+    device = "cpu"
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class LocalProvider(EmbeddingProvider):
         # `revision` changes with the preparation of a text, if that changes its vector.
         facts = {"provider": "local", "revision": 1, **(identity or {"dimensions": dimensions, "model": model})}
         self.identity = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-        self._package = package
+        self.package = package
         self._extra = extra
         self._loading = threading.Lock()
         self._places = threading.BoundedSemaphore(limits.concurrency)
@@ -117,13 +120,22 @@ class LocalProvider(EmbeddingProvider):
         with self._loading:
             if self._loaded is None:
                 try:
-                    module = importlib.import_module(self._package)
+                    module = importlib.import_module(self.package)
                 except ImportError as error:
                     raise Terminal(
                         f"the local model {self.model} is not installed: {install_command(self._extra)}"
                     ) from error
                 self._loaded = self._load(module)
             return self._loaded
+
+    def lacks_gpu(self) -> bool:
+        """Return True if `device` is cuda and the library, which is imported, offers no GPU."""
+        with suppress(ImportError, OSError, RuntimeError):  # loading the model meets the same error
+            return self.device == "cuda" and not self._offers_gpu(importlib.import_module(self.package))
+        return False
+
+    def _offers_gpu(self, module: Any) -> bool:  # noqa: ARG002 - the bundled engines know none
+        return False
 
     @abstractmethod
     def _load(self, module: Any) -> Any:
@@ -221,7 +233,7 @@ class GgufProvider(LocalProvider):
     `digest` is that of its content. The `prefixes` stand before queries and documents; the file names none.
     """
 
-    def __init__(self, file: Path, *, digest: str, prefixes: tuple[str, str] = ("", "")) -> None:
+    def __init__(self, file: Path, *, digest: str, prefixes: tuple[str, str] = ("", ""), device: str = "cpu") -> None:
         super().__init__(
             model=file.stem,
             dimensions=0,  # only the loaded model knows
@@ -231,7 +243,10 @@ class GgufProvider(LocalProvider):
             extra="gguf",
             identity={"digest": digest, "prefixes": prefixes} if any(prefixes) else {"digest": digest},
         )
-        self._file, self._prefixes = file, prefixes
+        self._file, self._prefixes, self.device = file, prefixes, device
+
+    def _offers_gpu(self, module: Any) -> bool:
+        return bool(module.llama_supports_gpu_offload())
 
     def _load(self, module: Any) -> Any:
         try:
@@ -239,6 +254,7 @@ class GgufProvider(LocalProvider):
             # Beyond the tokens that a model was trained with llama.cpp may end the process.
             trained = int(about.get(f"{about.get('general.architecture')}.context_length", MOST_TOKENS))
             tokens = min(MOST_TOKENS, trained)
+            all_layers = {"n_gpu_layers": -1} if self.device != "cpu" and self._offers_gpu(module) else {}
             model = module.Llama(
                 model_path=str(self._file),
                 embedding=True,
@@ -249,6 +265,7 @@ class GgufProvider(LocalProvider):
                 n_threads=THREADS,
                 n_threads_batch=THREADS,
                 verbose=False,
+                **all_layers,
             )
             pooled = np.ndim(model.embed("load the weights")) == 1
         except Exception as error:

