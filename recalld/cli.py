@@ -30,6 +30,7 @@ _GROUPS = {
         "get": "Print lines of a memory file.",
         "open": "Open the page in the browser, with the memory of all agents.",
         "context": "Show the memory that a session's prompt gets, and its cost.",
+        "remember": "Write a text into today's note, and wait until it is found.",
     },
     "Run": {
         "up": "Run everything here: broker, watching, indexing and search.",
@@ -83,7 +84,7 @@ COMMANDS = {name: line for commands in _GROUPS.values() for name, line in comman
 #: `recalld.commands`, which is imported when the command is used.
 _MODULES = {
     **dict.fromkeys(("up", "watch", "work", "serve", "ingest", "mcp"), "processes"),
-    **dict.fromkeys(("rebuild", "backfill"), "index"),
+    **dict.fromkeys(("rebuild", "backfill", "remember"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
     **dict.fromkeys(("open", "stop", "service", "logs", "where", "uninstall"), "home"),
     **dict.fromkeys(("export", "import", "backup", "restore"), "home"),

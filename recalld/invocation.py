@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NAMED_AGENTS = 3
 
 #: Commands that may be about one agent.
-_FOR_AN_AGENT = frozenset({"backfill", "dead", "get", "index", "mcp", "rebuild", "search", "status"})
+_FOR_AN_AGENT = frozenset({"backfill", "dead", "get", "index", "mcp", "rebuild", "remember", "search", "status"})
 
 #: A command in a message that a person may type.
 _COMMAND = re.compile(r"`recalld ([a-z][^`]*)`")

@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from recalld.client.address import running_service
-from recalld.connect.connections import Plan, plan_agents, plan_hooks, plan_removal, plan_server, recorded_pieces
+from recalld.connect import Piece, Plan, plan_removal, recorded_pieces
+from recalld.connect.connections import RULES_FILES, plan_agents, plan_hooks, plan_rules, plan_server
 from recalld.connect.programs import PROGRAMS, is_installed, registered_entry, served_tools, words_for_program, words_of
 from recalld.discover import machine
 from recalld.discover.memories import DiscoveredMemory, with_unique_names
@@ -25,6 +26,9 @@ from recalld.terminal_text import print_answer, printable_name
 from schemas.errors import UserError
 from schemas.settings import AgentSettings
 
+#: Places of rules that `--rules` names.
+_SCOPES = click.Choice(["user", "project", "none"])
+
 
 @click.command(
     "connect",
@@ -32,6 +36,7 @@ from schemas.settings import AgentSettings
 )
 @click.option("--all-agents", is_flag=True, help="Give the programs the memory of all agents, wherever they run.")
 @click.option("--no-hooks", is_flag=True, help="Install no hooks in Claude Code and Codex.")
+@click.option("--rules", "scope", type=_SCOPES, help="Add rules about memory to your own or the project's file. [asks]")
 @click.option("--remove", "removing", is_flag=True, help="Take out what connect put in; without PROGRAM everywhere.")
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @json_option
@@ -42,6 +47,7 @@ def connect(
     *,
     all_agents: bool,
     no_hooks: bool,
+    scope: str | None,
     removing: bool,
     yes: bool,
     as_json: bool,
@@ -54,6 +60,9 @@ def connect(
     there. Claude Code and Codex get hooks. Every change is shown first, and the connection is tested at the end. The
     same command later adds what is new. A file whose comments would be lost is left alone, and the lines to paste are
     shown. --remove leaves the agents in the settings.
+
+    Rules tell Claude Code (CLAUDE.md) and Codex (AGENTS.md) when to search memory, and when and where to write to it.
+    Without --rules a question on the terminal decides, which --yes does not answer. Later calls renew them.
     """
     words = dict.fromkeys(programs, words_for_program(invocation, "mcp", *(["--all-agents"] if all_agents else [])))
     names = list(words)
@@ -62,6 +71,7 @@ def connect(
         plan = plan_removal(invocation.home_path, names or PROGRAMS)
     elif names:
         plan = _plan(invocation, words, with_hooks=not no_hooks)
+        _plan_rules(invocation, names, scope, plan)
     _carry_out(invocation, plan, agreed=yes)
     listing = list(_listing(invocation))
     connected = [row["name"] for row in listing if row["name"] in names and row["command"] == words[row["name"]]]
@@ -112,6 +122,30 @@ def _plan(invocation: Invocation, words: dict[str, list[str]], *, with_hooks: bo
     if new_agents:
         plan_agents(new_agents, config_to_write(invocation.config, home=invocation.home), plan)
     return plan
+
+
+def _plan_rules(invocation: Invocation, names: Sequence[str], scope: str | None, plan: Plan) -> None:
+    """Plan rules for the programs that read some, where the user wants them, and renew earlier ones."""
+    recorded = {piece.place: piece for piece in recorded_pieces(invocation.home_path) if piece.kind == "rules"}
+    pieces = [piece for piece in recorded.values() if piece.program in names and scope is None]
+    unasked = set(names) - {piece.program for piece in pieces}
+    hook_files = program_folders().hook_files
+    files = {name: hook_files[name].with_name(file) for name, file in RULES_FILES.items() if name in unasked}
+    if scope is None and files and sys.stdin.isatty():
+        question = (
+            f"Add rules about memory to {' and '.join(map(str, files.values()))} (user), to a file here (project)"
+        )
+        scope = click.prompt(f"{question}, or none?", type=_SCOPES, default="none", err=True)
+    for name, file in files.items() if scope in {"user", "project"} else ():
+        place = Path.cwd() / file.name if scope == "project" else file
+        piece = Piece(name, "rules", str(place), (), not place.exists())
+        pieces.append(recorded.get(piece.place, piece))
+    for piece in pieces:
+        try:
+            words = words_for_program(invocation, "remember")
+            plan_rules(piece, plan, words, renews=piece.program not in unasked)
+        except UserError as error:
+            plan.remarks.append(f"{PROGRAMS[piece.program].title} gets no new rules: {error}")
 
 
 def _new_agents(invocation: Invocation, memories: Iterable[DiscoveredMemory], plan: Plan) -> list[DiscoveredMemory]:

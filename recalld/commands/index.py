@@ -1,7 +1,8 @@
-"""Commands that bring an index up to date, and wait: `recalld index`, `recalld rebuild`, `recalld backfill`."""
+"""Commands that bring an index up to date, and wait: `recalld index`, `rebuild`, `backfill` and `remember`."""
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -141,3 +142,29 @@ def backfill(
     from recalld.runs.backfill import run_backfill
 
     return run_backfill(invocation, paths, **options)
+
+
+@click.command(
+    "remember", epilog=examples('recalld remember "Staging is on port 8443."', "recalld remember - < note.md")
+)
+@click.argument("words", nargs=-1, metavar="[TEXT]...")
+@json_option
+@pass_invocation
+def remember(invocation: Invocation, *, words: tuple[str, ...], as_json: bool) -> None:
+    """Append TEXT to the agent's note of today, memory/YYYY-MM-DD.md, and wait until searches find it.
+
+    Without TEXT, or with "-", it comes from standard input. Secrets in it are masked. Text that the note holds already
+    is not written again. The running daemon indexes the note, else this command does, as `recalld index`. After half a
+    minute it says that the text is found later, and leaves with exit code 0.
+    """
+    from recalld.runs.run import MOST_CHARACTERS, run_remember
+
+    text = " ".join(words)
+    if words in ((), ("-",)) and sys.stdin is not None:
+        # A character has four bytes at most.
+        text = sys.stdin.buffer.read(4 * MOST_CHARACTERS + 1).decode("utf-8", "replace")
+    if not text.strip():
+        raise click.UsageError("the text is empty; say what to remember")
+    if len(text) > MOST_CHARACTERS:
+        raise click.UsageError(f"the text has more than {MOST_CHARACTERS:,} characters; shorten it")
+    run_remember(invocation, text.strip(), as_json=as_json)

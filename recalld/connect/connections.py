@@ -1,12 +1,14 @@
 """Connections of programs to this memory: the plans that a user agrees to, and the record of their pieces.
 
-`<home>/connections.json` lists every piece that `recalld connect` put into a program's settings. A piece is recorded
-before it is written and forgotten after it is removed, so `--remove` takes out these and nothing else.
+`<home>/connections.json` lists every piece that `recalld connect` put into a program's settings or standing
+instructions. A piece is recorded before it is written and forgotten after it is removed, so `--remove` takes out these
+and nothing else.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -35,10 +37,25 @@ RECORD = "connections.json"
 #: Agents that a plan names; it counts the others.
 _NAMED_AGENTS = 8
 
+#: Program -> name of its file of standing instructions, in its own folder or in a project's.
+RULES_FILES = {"claude-code": "CLAUDE.md", "codex": "AGENTS.md"}
+
+_BEGIN, _END = "<!-- recalld: rules begin -->", "<!-- recalld: rules end -->"
+_MARK = re.compile(rb"<!-- recalld: rules (begin|end) -->")
+
+_RULES = f"""{_BEGIN}
+## Memory
+
+* Before you answer about earlier work, decisions, people or dates, search with `memory_search`; `memory_get` reads more
+  lines around a result.
+* When you learn a durable fact, decision or preference, append it to `memory/YYYY-MM-DD.md` of the workspace (today's
+  date), or type `COMMAND "..."` where you have a shell. Never write a secret there.
+{_END}"""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Piece in a settings file of a program: a "server" or "hooks", by the `words` of its command.
+    """Piece in a settings file of a program: a "server" or "hooks", by the `words` of its command, or "rules".
 
     `new_file`: the file was made for it.
     """
@@ -173,10 +190,7 @@ def plan_hooks(
 
 def plan_agents(memories: Sequence[DiscoveredMemory], file: Path, plan: Plan) -> None:
     """Plan agents for these memories, behind the agents of a settings file. Raise UserError if it cannot be read."""
-    try:
-        before = file.read_bytes() if file.exists() else None
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror})") from None
+    before = _content(file)
     blocks, text = "".join(agent_tables(memories)), settings_file(memories)
     if before is not None:
         text = before.decode()  # it was loaded already
@@ -199,6 +213,61 @@ def plan_agents(memories: Sequence[DiscoveredMemory], file: Path, plan: Plan) ->
     plan.changes.append(Change(f"+ {file}: {agents}", apply))
 
 
+def _content(file: Path) -> bytes | None:
+    """Return the bytes of a file, None without one. Raise UserError if it cannot be read."""
+    try:
+        return file.read_bytes() if file.exists() else None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror})") from None
+
+
+def plan_rules(piece: Piece, plan: Plan, words: Sequence[str] = (), *, renews: bool = False) -> None:
+    """Plan a block of rules that name a command; without one, take it out. A block to renew stays out if it is gone."""
+    file, title = Path(piece.file), PROGRAMS[piece.program].title
+    rules = _RULES.replace("COMMAND", shlex.join(words)) if words else ""
+
+    def apply() -> str:
+        before, copy = _content(file), None
+        after = _with_block(file, before or b"", rules)
+        if after != (before or b""):  # a file with two names is written once
+            copy = replace_unchanged(file, None if piece.new_file and not after else after, before=before)
+        return f"{title}: rules are {f'in {file}{kept_in(copy)}' if rules else f'taken out of {file}'}"
+
+    content = _content(file) or b""
+    after = _with_block(file, content, rules)
+    if not _MARK.search(content) and (renews or not rules):
+        _release(piece, "block of rules", is_there=False, plan=plan)
+    elif rules and after != content:
+        plan.changes.append(Change(f"+ {file}: rules for {title}\n{rules}", apply, adds=piece))
+    elif not rules:
+        plan.changes.append(Change(f"- {file}: rules for {title}", apply, removes=piece))
+
+
+def _with_block(file: Path, content: bytes, block: str) -> bytes:
+    """Return a file's content with a block of rules, in place of its former one or at its end; "" takes it out.
+
+    A line end before the block and one behind it are part of it. Every other byte stays.
+
+    Raises:
+        UserError: the file has a part of a block, or several blocks.
+    """
+    marks = list(_MARK.finditer(content))
+    if [mark[1] for mark in marks] not in ([], [b"begin", b"end"]):
+        problem = f"{file} has half a block of recalld's rules, or several"
+        raise UserError(f"{problem}; leave one there, from {_BEGIN} to {_END}, or none, and try again")
+    is_crlf = content.startswith(b"\r\n", marks[0].end()) if marks else b"\r\n" in content
+    line_end = b"\r\n" if is_crlf else b"\n"
+    text = block.encode().replace(b"\n", line_end)
+    if not marks:
+        return content + (line_end if content else b"") + text + line_end if block else content
+    above, below = content[: marks[0].start()], content[marks[1].end() :]
+    if not block:
+        above, below = above.removesuffix(line_end), below.removeprefix(line_end)
+        # Two lines of the user never become one.
+        text = line_end if above and below and not above.endswith((b"\n", b"\r")) else b""
+    return above + text + below
+
+
 def plan_removal(home: Path, programs: Collection[str] | None = None) -> Plan:
     """Plan to take out every recorded piece, or those of these programs. Later changes by other hands stay.
 
@@ -209,7 +278,8 @@ def plan_removal(home: Path, programs: Collection[str] | None = None) -> Plan:
     for piece in recorded_pieces(home):
         if programs is None or piece.program in programs:
             try:
-                (_plan_server_removal if piece.kind == "server" else _plan_hooks_removal)(piece, plan)
+                removals = {"server": _plan_server_removal, "hooks": _plan_hooks_removal, "rules": plan_rules}
+                removals[piece.kind](piece, plan)
             except (UserError, LookupError, TypeError, AttributeError) as error:
                 plan.remarks.append(f"the {piece.kind} of recalld in {piece.file} could not be taken out: {error}")
     return plan

@@ -178,7 +178,7 @@ class Wait:
             UserError: the workers are gone.
         """
         still_since: float | None = None
-        while still_since is None and not self._stop.wait(self._pause):
+        while still_since is None and not (self._run.is_enough() or self._stop.wait(self._pause)):
             if not works():
                 self.line.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import tomllib
@@ -370,3 +371,85 @@ def test_openclaw_with_one_agent_gets_that_agent_beside_all_others(machine: Mach
     machine.connect("openclaw", "--yes")
     assert machine.json(".openclaw/openclaw.json")["mcp"]["servers"]["recalld"]["args"] == ["mcp", "--agent", "main"]
     assert "add --agent" not in machine.connect("openclaw", "--yes")
+
+
+#: Content of a user's file of standing instructions.
+_RULES = {
+    "empty": b"",
+    "no end": b"# Mine",
+    "unix": b"# Mine\n\nBe kind.\n",
+    "windows": b"\xef\xbb\xbf# M\r\n\r\nB\xff",
+    "mac": b"a\r",
+}
+
+
+@pytest.mark.parametrize("mine", _RULES.values(), ids=_RULES)
+def test_rules_come_once_are_renewed_and_leave_every_other_byte(machine: Machine, mine: bytes) -> None:
+    real = machine.write("dotfiles/rules.md", "", 0o640)
+    real.write_bytes(mine)
+    for file in (".claude/CLAUDE.md", ".codex/AGENTS.md"):
+        machine.write(f"{file}.other", "")
+        (machine.user / file).symlink_to(real)
+    programs = ("claude-code", "codex", "--yes", "--no-hooks")
+    shown = machine.connect(*programs, "--rules", "user")
+    block = real.read_bytes()[len(mine) :].decode().replace("\r", "").strip("\n")
+    assert block in shown, "before anything is written"
+    for words in ("memory_search", "memory_get", "memory/YYYY-MM-DD.md", f"{machine.recalld} remember"):
+        assert words in block
+    assert (b"\n" in real.read_bytes().replace(b"\r\n", b"")) is (b"\r\n" not in mine)
+    written = real.read_bytes()
+    assert "rules for" not in machine.connect(*programs, "--rules", "user")
+    real.write_bytes(written.replace(b"durable", b"dull and durable"))
+    machine.connect(*programs)
+    assert real.read_bytes() == written, "the block is renewed"
+
+    real.write_bytes(written.replace(b"durable", b"dull"))
+    machine.connect("--remove", "--yes")
+    assert (real.read_bytes(), real.stat().st_mode & 0o777) == (mine, 0o640)
+    assert (machine.user / ".claude/CLAUDE.md").is_symlink()
+
+
+def test_rules_in_a_project_stay_out_of_the_users_files_and_go_with_a_new_file(machine: Machine) -> None:
+    machine.connect("claude-code", "cursor", "--yes", "--no-hooks", "--rules", "project")
+    file = machine.user / "CLAUDE.md"
+    assert b"memory_search" in file.read_bytes()
+    assert not (machine.user / ".claude/CLAUDE.md").exists()
+    file.write_bytes(b"Mine.\n" + file.read_bytes() + b"Mine, too.\n")
+    machine.connect("--remove", "--yes")
+    assert file.read_bytes() == b"Mine.\nMine, too.\n"
+    file.unlink()
+    machine.connect("claude-code", "--yes", "--no-hooks", "--rules", "project")
+    machine.connect("--remove", "--yes")
+    assert not file.exists()
+
+
+def test_half_a_block_of_rules_is_left_alone_and_a_block_that_is_gone_stays_out(machine: Machine) -> None:
+    machine.connect("claude-code", "--yes", "--no-hooks", "--rules", "user")
+    file = machine.user / ".claude/CLAUDE.md"
+    begin, rest = file.read_bytes().split(b"\n", 1)
+    for halves in (rest, begin + b"\n" + rest + rest, rest + begin):
+        file.write_bytes(halves)
+        for command in (["claude-code", "--rules", "user"], ["claude-code"], ["--remove"]):
+            assert "half a block" in machine.connect(*command, "--yes")
+            assert file.read_bytes() == halves
+    machine.connect("claude-code", "--yes", "--no-hooks")
+    file.write_bytes(b"Mine.\n")
+    assert "is gone already" in machine.connect("claude-code", "--yes", "--no-hooks")
+    assert file.read_bytes() == b"Mine.\n"
+
+
+@pytest.mark.parametrize(("answer", "file"), [("user", ".claude/CLAUDE.md"), ("project", "CLAUDE.md"), ("", None)])
+def test_rules_need_an_answer_of_their_own(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, answer: str, file: str | None
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    machine.connect("claude-code", "--yes")
+    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+    machine.connect("claude-code", "--rules", "none", "--yes")
+    machine.connect("cursor", "--yes")
+    assert not [path for path in machine.files() if path.endswith("CLAUDE.md")], "without an answer"
+    assert "rules about memory" in machine.connect("claude-code", "--yes")
+    assert [path for path in machine.files() if path.endswith("CLAUDE.md")] == ([file] if file else [])

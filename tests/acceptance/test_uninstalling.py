@@ -53,6 +53,8 @@ def test_everything_that_recalld_made_is_removed_and_nothing_else(user: Path) ->
     )
     done(user, "connect", "cursor", "--yes")
     assert (user / ".cursor" / "mcp.json").exists()
+    run(user, "connect", "codex", "--rules", "user", "--no-hooks", "--yes")
+    assert "memory_search" in (user / ".codex" / "AGENTS.md").read_text()
     for program in ("claude-code", "codex"):
         done(user, "hook", "install", program, "--yes")
     hook = done(user, "hook", "install", "openclaw").split("# /")
@@ -73,7 +75,7 @@ def test_everything_that_recalld_made_is_removed_and_nothing_else(user: Path) ->
     refused = run(user, "uninstall")
     [line] = refused.stderr.splitlines()
     assert (refused.returncode, "--yes" in line) == (2, True)
-    for name in (".claude/settings.json", "hooks.json", "mcp.json", "openclaw", "recalld.toml", *theirs):
+    for name in (".claude/settings.json", "hooks.json", "mcp.json", "AGENTS.md", "openclaw", "recalld.toml", *theirs):
         assert name in refused.stdout
     assert processes_of(home)
 

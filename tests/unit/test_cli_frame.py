@@ -174,7 +174,7 @@ def test_bash_completes_commands_options_and_agents(tmp_path: Path) -> None:
         shell = ["bash", "-c", script, "bash", *words]
         return subprocess.run(shell, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
-    assert completed("recalld re") == ["rebuild", "restore"]
+    assert completed("recalld re") == ["remember", "rebuild", "restore"]
     assert completed("recalld dead r") == ["retry"]
     assert completed("recalld search --sou") == ["--source"]
     assert completed(f"recalld --config {config} status --agent ") == ["ada", "bob"]
