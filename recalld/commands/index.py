@@ -157,7 +157,7 @@ def remember(invocation: Invocation, *, words: tuple[str, ...], as_json: bool) -
     is not written again. The running daemon indexes the note, else this command does, as `recalld index`. After half a
     minute it says that the text is found later, and leaves with exit code 0.
     """
-    from recalld.runs.run import MOST_CHARACTERS, run_remember
+    from recalld.runs.remember import MOST_CHARACTERS, run_remember
 
     text = " ".join(words)
     if words in ((), ("-",)) and sys.stdin is not None:

@@ -125,8 +125,6 @@ def test_the_day_is_that_of_the_agents_time_zone_and_several_agents_need_a_name(
 def test_refusals_are_one_sentence_and_write_nothing(user: User) -> None:
     assert "the text is empty" in user.refused(payload=" \n")
     assert "more than 20,000 characters" in user.refused(payload="x" * 20_001)
-    user.configure("context.flush.enabled = false")
-    assert "context.flush.enabled is false" in user.refused("A text.")
     user.configure('exclude = ["memory/*"]')
     assert "leave out memory/" in user.refused("A text.")
     user.configure("enabled = false")
