@@ -153,12 +153,12 @@ def _findings(agent: answers.AgentStatus) -> Iterator[Fact]:
     findings, deep = agent.get("integrity"), agent.get("deep")
     if findings is not None:
         yield "integrity", click.style("; ".join(findings), fg="red") if findings else "sound"
-    if (probes := agent.get("probes")) is not None:
-        yield "embedding", _probe(probes["embedding"], "a word was embedded", "no word was embedded")
-        yield "", _probe(probes["vectors"], "vectors can be searched", "vectors cannot be searched")
     if deep is not None:
         rows, files = counted(deep["orphanRows"], "orphan row"), counted(deep["unusedFiles"], "unused index file")
         yield "", _joined(rows, files, f"{deep['damagedFiles']} damaged and set aside")
+    if (probes := agent.get("probes")) is not None:
+        yield "embedding", _probe(probes["embedding"], "a word was embedded", "no word was embedded")
+        yield "", _probe(probes["vectors"], "vectors can be searched", "vectors cannot be searched")
 
 
 def _probe(answer: answers.Availability, yes: str, no: str) -> str:
