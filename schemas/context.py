@@ -20,13 +20,14 @@ class PromptRequest(Wire):
 
     `session` names the conversation: nothing comes twice in it until it begins anew. `begins`: the session starts, or
     its context was compacted. `projects`: repositories that the conversation is about, such as github.com/acme/shop or
-    its URL.
+    its URL. `repeats`: texts may come again, for a program that keeps no text of an earlier prompt.
     """
 
     prompt: Annotated[str, Field(max_length=200_000)] = ""
     session: Annotated[str, Field(max_length=512)] = ""
     session_key: str | None = None
     begins: bool = False
+    repeats: bool = False
     projects: Annotated[tuple[str, ...], Field(max_length=4)] = ()
     agent: str | None = None
 

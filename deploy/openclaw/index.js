@@ -1,7 +1,7 @@
 /**
  * recalld beside OpenClaw's own memory: a corpus of memory_search and memory_get, whichever plug-in has the memory slot.
  */
-import { Recalld, isTranscript, reasonOf } from "./service.js";
+import { Recalld, addMemoryToPrompts, isTranscript, reasonOf } from "./service.js";
 
 const CORPUS = "recalld";
 
@@ -15,6 +15,7 @@ export default {
 
   register(api) {
     const recalld = new Recalld(api.pluginConfig);
+    addMemoryToPrompts(api, recalld);
     api.registerMemoryCorpusSupplement({
       async search({ query, maxResults, agentId, agentSessionKey, sandboxed }) {
         const found = await recalld.ask("/v1/search", {

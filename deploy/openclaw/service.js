@@ -5,11 +5,17 @@ import { createHmac, randomBytes } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { homedir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as wait } from "node:timers/promises";
 
 const DEFAULT_URL = "http://127.0.0.1:7373";
 
 /** Milliseconds for a whole answer. The service gives up a search after 15 s. */
 const DEFAULT_TIMEOUT_MS = 16_000;
+
+/** Milliseconds that a prompt waits for its memory, characters of it that are searched, and projects that it may name. */
+const PROMPT_TIMEOUT_MS = 1_000;
+const PROMPT_CHARACTERS = 20_000;
+const MOST_PROJECTS = 4;
 
 /** Service of one plug-in configuration: `baseUrl` and `token`, or the `home` folder that names both. */
 export class Recalld {
@@ -22,9 +28,9 @@ export class Recalld {
   /**
    * Send a body for an agent of OpenClaw and return `{ answer }` or `{ error }`.
    *
-   * `sessionKey` names the conversation that asks; `signal` ends the request before its deadline.
+   * `sessionKey` names the conversation that asks; `signal` ends the request before its deadline. GET sends no body.
    */
-  async ask(path, { agentId, sessionKey, signal, ...body }) {
+  async ask(path, { method = "POST", agentId, sessionKey, signal, ...body }) {
     const agent = this.#agent(agentId ?? agentOf(sessionKey));
     const timeout = AbortSignal.timeout(this.#config.timeoutMs ?? DEFAULT_TIMEOUT_MS);
     const ends = signal ? AbortSignal.any([signal, timeout]) : timeout;
@@ -34,13 +40,15 @@ export class Recalld {
       url = entry.url;
       if (entry.secret) await prove(entry, ends);
       const token = this.#config.token ?? (await tokenOf(entry, agent));
-      const response = await fetch(url + path, {
-        method: "POST",
+      const sent = { ...body, agent, sessionKey: this.#sessionKey(sessionKey, agentId) };
+      const query = method === "GET" && agent ? `?agent=${encodeURIComponent(agent)}` : "";
+      const response = await fetch(url + path + query, {
+        method,
         headers: {
           "Content-Type": "application/json",
           ...(token && { Authorization: `Bearer ${token}` }),
         },
-        body: JSON.stringify({ ...body, agent, sessionKey: this.#sessionKey(sessionKey, agentId) }),
+        body: method === "GET" ? undefined : JSON.stringify(sent),
         redirect: "error",
         signal: ends,
       });
@@ -52,6 +60,12 @@ export class Recalld {
       if (error instanceof Unproven) return { error: error.message };
       return { error: `recalld does not answer at ${url}: start it with \`recalld up\`` };
     }
+  }
+
+  /** Return false if the service that runs for the home adds memory to no agent's prompts. */
+  async givesContext() {
+    const { tokens, givesContext } = await this.#entry();
+    return !tokens || givesContext === true;
   }
 
   #agent(agentId) {
@@ -72,9 +86,10 @@ export class Recalld {
     const run = join(home.replace(/^~(?=\/|$)/, homedir()), "run");
     const text = await readOr(join(run, "service.json"), "");
     if (!text) throw new Unproven(`no recalld runs for ${home}: start it with \`recalld up\``);
-    const { host: bound, port, secret } = JSON.parse(text);
+    const { host: bound, port, secret, givesContext } = JSON.parse(text);
     const host = { "0.0.0.0": "127.0.0.1", "::": "::1" }[bound] ?? bound;
-    return { url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`, secret, tokens: join(run, "tokens") };
+    const url = `http://${host.includes(":") ? `[${host}]` : host}:${port}`;
+    return { url, secret, givesContext, tokens: join(run, "tokens") };
   }
 }
 
@@ -91,6 +106,37 @@ async function prove({ url, secret }, signal) {
 async function tokenOf({ secret, tokens }, agent) {
   if (!secret || !/^[\w.-]+$/.test(agent ?? "") || agent.startsWith(".")) return undefined;
   return (await readOr(join(tokens, agent), "")).trim();
+}
+
+/**
+ * Put recalld's memory before a user's prompts. A turn goes on without it if there is none within the deadline.
+ *
+ * The host shows such a text to the model for one turn and keeps it nowhere, so each prompt asks for all of it.
+ */
+export function addMemoryToPrompts(api, recalld) {
+  const memoryFor = async ({ prompt, currentUserMessage = prompt, messages }, turn) => {
+    const { agentId, sessionKey, sessionId, trigger, inputProvenance, activeProjectKeys = [] } = turn;
+    const isPersons = (inputProvenance?.kind ?? "external_user") === "external_user";
+    if (trigger !== "user" || !isPersons || !(await recalld.givesContext())) return undefined;
+    const { resolveSandboxRuntimeStatus } = await import("openclaw/plugin-sdk/sandbox");
+    const cfg = api.runtime?.config?.current?.() ?? api.config;
+    if (resolveSandboxRuntimeStatus({ cfg, agentId, sessionKey }).sandboxed) return undefined;
+    const { answer } = await recalld.ask("/v1/context/prompt", {
+      agentId,
+      sessionKey,
+      session: sessionId,
+      prompt: currentUserMessage.slice(0, PROMPT_CHARACTERS),
+      projects: activeProjectKeys.slice(0, MOST_PROJECTS),
+      begins: messages.length === 0 || messages.some(({ role }) => role === "compactionSummary"),
+      repeats: true,
+      signal: AbortSignal.timeout(PROMPT_TIMEOUT_MS),
+    });
+    return answer?.text ? { prependContext: answer.text } : undefined;
+  };
+  api.on("before_prompt_build", (event, turn) => {
+    const late = wait(PROMPT_TIMEOUT_MS, undefined, { ref: false });
+    return Promise.race([memoryFor(event, turn).catch(() => undefined), late]);
+  });
 }
 
 /** Return the reason of an answer without memory, undefined if there is memory. */

@@ -108,7 +108,8 @@ class AgentContext:
         texts = {block.source: block.text for block in blocks if not block.is_indexed}
         given = [block for block in curated if texts.get(block.source) == block.text]
         if request.session:
-            blocks = self._sessions.fresh(self._agent.id, request.session, blocks)
+            fresh = self._sessions.fresh(self._agent.id, request.session, blocks)
+            blocks = blocks if request.repeats else fresh
         blocks = without_hidden_lines(blocks, files, repositories, given=given)
         return PromptAnswer(
             text=injected_text(blocks),

@@ -237,6 +237,13 @@ def test_a_conversation_repeats_nothing_until_it_is_compacted(client: httpx.Clie
         assert conversation.flush_plan(90_000)["due"]
 
 
+def test_a_program_that_keeps_no_text_gets_it_with_each_prompt(client: httpx.Client) -> None:
+    question = {"session": "forgetful", "prompt": "which port does the gateway have?", "repeats": True}
+    first, second = prompt(client, **question), prompt(client, **question)
+    assert ("Never push" in first["text"], "port 7171" in first["text"]) == (True, True)
+    assert second["text"] == first["text"]
+
+
 @pytest.mark.parametrize("project", ["https://github.com/acme/shop.git", "git@GitHub.com:acme/shop"])
 def test_a_request_names_a_project_by_any_address(client: httpx.Client, project: str) -> None:
     assert "pnpm" in prompt(client, projects=["/srv/shop", project])["text"]

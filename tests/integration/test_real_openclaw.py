@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -87,14 +88,15 @@ class OpenClaw:
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
-    def say(self, text: str) -> None:
-        """Have a conversation of one turn, with a stand-in for the model."""
+    def say(self, text: str) -> str:
+        """Have a conversation of one turn with a stand-in for the model; return the messages that the model got."""
         with ChatServer([lambda _: "Noted."] * 9) as model:
             row = {"id": "stand-in", "name": "Stand-in", "input": ["text"], "contextWindow": 120_000, "maxTokens": 8192}
             provider = {"baseUrl": model.base_url, "apiKey": "k", "api": "openai-completions", "models": [row]}
             self.run("config", "set", "--strict-json", "models.providers.local", json.dumps(provider))
             self.run("config", "set", "agents.defaults.model.primary", "local/stand-in")
-            self.run("agent", "--local", "--agent", "main", "--message", text)
+            assert "Noted." in self.run("agent", "--local", "--agent", "main", "--message", text)
+            return json.dumps([message["content"] for message in model.requests[-1]["messages"]], ensure_ascii=False)
 
     def install(self, plugin: Path, **config: object) -> None:
         """Install a plug-in as its README says, and configure it."""
@@ -213,6 +215,13 @@ def test_in_the_memory_slot_recalld_answers_and_says_why_it_does_not(
     assert json.loads((openclaw.state / "openclaw.json").read_text())["plugins"]["slots"] == {
         "memory": "recalld-memory"
     }
+    status = json.loads(openclaw.run("status", "--json", "--all"))["memory"]
+    assert (status["provider"], status["model"], status["dirty"]) == ("stub", "hashed-words-64", False)
+    assert status["sourceCounts"] == [
+        {"source": "memory", "files": 2, "chunks": 2},
+        {"source": "sessions", "files": 1, "chunks": 1},
+    ]
+    assert (status["vector"]["available"], status["fts"]["available"]) == (True, True)
     with openclaw.gateway():
         found = openclaw.call("memory_search", query="harbour crane")
         assert (found["provider"], paths(found)[0]) == ("stub", "memory/2026-03-04.md")
@@ -233,6 +242,42 @@ def test_in_the_memory_slot_recalld_answers_and_says_why_it_does_not(
         read = openclaw.call("memory_get", path="memory/2026-03-04.md")
         assert (read["status"], read["text"]) == ("error", "")
         assert "no recalld runs" in read["error"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plugin", [PLUGIN, PLUGIN / "memory"], ids=["beside", "slot"])
+def test_a_prompt_gets_memory_while_injection_is_on_and_goes_on_without(
+    openclaw: OpenClaw, tmp_path: Path, plugin: Path
+) -> None:
+    injection = "context.injection = { enabled = true, min_score = 0, timeout_ms = 700 }\n"
+    with followed(openclaw, tmp_path / "home", injection) as daemon:
+        (daemon.workspace / "MEMORY.md").write_text(f"## Rules\n- Never push on Fridays\n\n## Harbour\n{CRANE}\n")
+        openclaw.install(plugin, home=str(daemon.home))
+        name = json.loads((plugin / "openclaw.plugin.json").read_text())["id"]
+        openclaw.run("config", "set", f"plugins.entries.{name}.hooks.allowConversationAccess", "true")
+        wait_until(lambda: daemon.search("harbour crane"))
+
+        def is_given(question: str) -> bool:
+            """Return True if the model got all that memory has for this prompt, and once."""
+            given = re.findall(r'<recalld-context kind=\\"(\w+)\\">(.*?)</recalld-context>', openclaw.say(question))
+            assert len(given) == len(dict(given)), "OpenClaw keeps no text of an earlier prompt"
+            texts = {"standing": "", "memory": "", **dict(given)}
+            assert "[sessions/" not in texts["memory"], "a session gets nothing of its own"
+            return "Never push" in texts["standing"] and CRANE in texts["memory"]
+
+        # A prompt that is not answered within a second goes without.
+        wait_until(lambda: is_given("Has the harbour crane a zebra name?"), timeout=300)
+        wait_until(lambda: daemon.search("zebra", "--source", "sessions"))
+        wait_until(lambda: is_given("Which harbour crane name has the walrus?"), timeout=300)
+        wait_until(lambda: daemon.search("walrus", "--source", "sessions"))
+        passages = daemon.search("Never push on Fridays: Basalt", "--source", "sessions")
+        assert not any("Fridays" in passage["snippet"] or "Basalt" in passage["snippet"] for passage in passages)
+
+        daemon.stop()
+        assert "recalld-context" not in openclaw.say("What is the harbour crane called?")
+        daemon.config.write_text(daemon.config.read_text().replace("enabled = true", "enabled = false"))
+        daemon.start()
+        assert "recalld-context" not in openclaw.say("What is the harbour crane called?")
 
 
 def followed(openclaw: OpenClaw, home: Path, config: str = "", *, provider: str = "stub") -> Daemon:

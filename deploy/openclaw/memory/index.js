@@ -3,7 +3,7 @@
  */
 import { readFileSync } from "node:fs";
 
-import { Recalld, isTranscript, reasonOf } from "../service.js";
+import { Recalld, addMemoryToPrompts, isTranscript, reasonOf } from "../service.js";
 
 /** Definitions of memory_search and memory_get, as recalld serves them. */
 const TOOLS = JSON.parse(readFileSync(new URL("./tools.json", import.meta.url), "utf8"));
@@ -25,6 +25,7 @@ export default {
 
   register(api) {
     const recalld = new Recalld(api.pluginConfig);
+    addMemoryToPrompts(api, recalld);
     api.registerMemoryCapability({
       promptBuilder: promptSection,
       flushPlanResolver: flushPlans(recalld),
@@ -99,7 +100,12 @@ function flushPlans(recalld) {
 
 function runtime(recalld) {
   return {
-    getMemorySearchManager: async ({ agentId }) => ({ manager: manager(recalld, agentId) }),
+    /** Return the manager, for a status as of now: the host does not wait when it asks the manager for it. */
+    async getMemorySearchManager({ agentId, purpose }) {
+      if (purpose !== "status") return { manager: manager(recalld, agentId) };
+      const { answer, error } = await recalld.ask("/v1/status", { method: "GET", agentId });
+      return error ? { manager: null, error } : { manager: manager(recalld, agentId, providerStatus(answer)) };
+    },
     resolveMemoryBackendConfig: () => ({ backend: "builtin" }),
 
     /** Keep the hits that recalld shows to this session; of a transcript only with a session that asks, outside a sandbox. */
@@ -116,7 +122,7 @@ function runtime(recalld) {
 }
 
 /** Return an agent's manager. Without recalld it finds nothing, and its status has the reason. */
-function manager(recalld, agentId) {
+function manager(recalld, agentId, status = { backend: "builtin", provider: "recalld" }) {
   let reason;
   const ask = async (path, body) => {
     const outcome = await recalld.ask(path, { agentId, ...body });
@@ -133,12 +139,42 @@ function manager(recalld, agentId) {
       const answer = await ask("/v1/get", { path: relPath, from, lines });
       return answer?.status === "ok" ? answer : { path: relPath, status: "not_found", text: "" };
     },
-    status: () => ({ backend: "builtin", provider: "recalld", lastSyncError: reason }),
+    status: () => ({ ...status, lastSyncError: reason }),
     async probeEmbeddingAvailability() {
       const answer = await ask("/v1/search", { query: "probe", maxResults: 1 });
       const ok = answer?.mode === "hybrid" || answer?.mode === "vector";
       return ok ? { ok } : { ok, error: reason ?? "recalld searches by keywords only: see `recalld status`" };
     },
     probeVectorAvailability: async () => (await ask("/v1/search", { query: "probe", maxResults: 1 })) !== undefined,
+  };
+}
+
+/** Return an answer of recalld's status as OpenClaw's MemoryProviderStatus, without the facts that recalld does not give. */
+function providerStatus({ agents: [agent], cache }) {
+  const { disk, index, provider, requestedProvider, textSearch, vectorSearch } = agent;
+  const isComplete = index.vectorsPending + index.vectorsHeld + index.vectorsRefused === 0;
+  const isReplaced = requestedProvider !== "auto" && requestedProvider !== provider;
+  return {
+    backend: "builtin",
+    provider,
+    requestedProvider,
+    model: agent.model,
+    files: index.files,
+    chunks: index.chunks,
+    dirty: disk.files === undefined ? undefined : disk.missing + disk.stale + disk.vanished > 0,
+    workspaceDir: agent.workspace,
+    sources: index.sourceCounts.map(({ source }) => source),
+    sourceCounts: index.sourceCounts,
+    cache: { enabled: cache.enabled, entries: cache.entries },
+    fts: { enabled: true, available: textSearch.available, error: textSearch.reason },
+    fallback: isReplaced ? { from: requestedProvider, reason: agent.providerReason } : undefined,
+    vector: {
+      enabled: requestedProvider !== "none",
+      index: { state: index.vectorsReady === 0 && isComplete ? "empty" : isComplete ? "complete" : "incomplete" },
+      available: vectorSearch.available,
+      semanticAvailable: vectorSearch.available,
+      loadError: vectorSearch.reason,
+    },
+    custom: { searchMode: agent.mode, degraded: agent.degraded },
   };
 }

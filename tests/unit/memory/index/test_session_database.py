@@ -16,6 +16,7 @@ from memory.embedding.providers.stub import StubProvider
 from memory.index.indexer import IndexReport
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
+from memory.transcripts.transcript_format import tagged
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import Transient
@@ -95,6 +96,13 @@ def test_every_session_is_a_document_under_the_name_of_its_file(world: World) ->
     world.catch_up()
     assert [f"message{number}" in world.texts() for number in (1, 2, 3, 4)] == [True, True, True, False]
     assert "credentialword" not in world.texts()
+
+
+def test_memory_that_a_prompt_was_given_is_not_indexed_as_conversation(world: World) -> None:
+    given = tagged("The vault is called Basalt.", kind="memory")
+    world.database.add("a", [HEADER, message_line("openclaw", "user", f"{given}\n\nWhich crane is orange?")])
+    world.catch_up()
+    assert ("crane is orange" in world.texts(), "vault" in world.texts()) == (True, False)
 
 
 def test_a_session_that_grew_costs_what_was_appended(world: World) -> None:
