@@ -129,6 +129,10 @@ function manager(recalld, agentId, status = { backend: "builtin", provider: "rec
     reason = reasonOf(outcome);
     return reason ? undefined : outcome.answer;
   };
+  const findsByVectors = async () => {
+    const answer = await ask("/v1/search", { query: "probe", maxResults: 1 });
+    return answer?.mode === "hybrid" || answer?.mode === "vector";
+  };
   return {
     async search(query, { maxResults, minScore, sessionKey, sources, signal, onDebug } = {}) {
       const answer = await ask("/v1/search", { query, maxResults, minScore, sessionKey, sources, signal });
@@ -141,11 +145,10 @@ function manager(recalld, agentId, status = { backend: "builtin", provider: "rec
     },
     status: () => ({ ...status, lastSyncError: reason }),
     async probeEmbeddingAvailability() {
-      const answer = await ask("/v1/search", { query: "probe", maxResults: 1 });
-      const ok = answer?.mode === "hybrid" || answer?.mode === "vector";
+      const ok = await findsByVectors();
       return ok ? { ok } : { ok, error: reason ?? "recalld searches by keywords only: see `recalld status`" };
     },
-    probeVectorAvailability: async () => (await ask("/v1/search", { query: "probe", maxResults: 1 })) !== undefined,
+    probeVectorAvailability: findsByVectors,
   };
 }
 
