@@ -34,6 +34,8 @@ _SAMPLES: dict[str, Any] = {
     "remote.api_key": "...",
     "remote.requests_per_minute": 3000,
     "remote.tokens_per_minute": 1_000_000,
+    "remote.timeout_seconds": 300,
+    "remote.query_timeout_seconds": 60,
     "remote.price_per_million_tokens": 0.02,
     "local.model_path": "multilingual-e5-small",
     "local.model_cache_dir": "~/.cache/models",

@@ -34,8 +34,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds after which a claim ends in any case, for frozen processes and lost machines. A request takes at most 120.
-KEPT_SECONDS: Final = 180
+#: Seconds after which a claim ends in any case, for frozen processes and lost machines. A request takes at most 600.
+KEPT_SECONDS: Final = 660
 
 #: Seconds to wait for the server to confirm the subscription.
 _CONFIRMED_SECONDS = 1.0

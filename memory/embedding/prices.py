@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from memory.embedding.providers.presets import OWN_SERVERS
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.providers.remote import RemoteProvider
@@ -71,9 +69,7 @@ def is_free(memory: MemorySettings, provider: EmbeddingProvider) -> bool:
         return True
     if not isinstance(provider, RemoteProvider) or memory.remote.price_per_million_tokens is not None:
         return False
-    from memory.http.origin_guard import is_loopback  # commands do not wait for a server's modules
-
-    return is_loopback(urlsplit(provider.endpoint.base_url).hostname or "")
+    return provider.endpoint.is_loopback
 
 
 def cost_of(memory: MemorySettings, usage: Usage) -> float | None:

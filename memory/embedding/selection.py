@@ -309,6 +309,8 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
             query_prefix=query_prefix,
             document_prefix=document_prefix,
             identity_url=identity_url,
+            documents_seconds=remote.timeout_seconds,
+            query_seconds=remote.query_timeout_seconds,
         )
     )
 

@@ -168,7 +168,7 @@ class QueryVectors:
         return self._cool_down_reason()
 
     def close(self) -> None:
-        """Close the provider, and end its threads."""
+        """Close the provider, which ends its requests, and end its threads."""
         if not self._closing.done():
             self._closing.set_result(None)
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -242,7 +242,7 @@ class QueryVectors:
         try:
             return self._request_vector(query)
         except Transient as error:
-            if not self.provider.account or is_asked(error) or isinstance(error, Unusable):
+            if not self.provider.account or is_asked(error) or isinstance(error, Unusable) or self._closing.done():
                 raise
             return self._request_vector(query)
 

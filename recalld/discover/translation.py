@@ -110,6 +110,7 @@ TABLE: Mapping[str, _Row] = {
     "memory.search.remote.baseUrl": _Row("remote.base_url", _base_url, refused="address"),
     "memory.search.remote.headers": _Row(sentence="headers"),
     "memory.search.remote.nonBatchConcurrency": _Row("remote.concurrency"),
+    "memory.search.sync.embeddingBatchTimeoutSeconds": _Row("remote.timeout_seconds"),
     "memory.backend": _Row("backend"),
     "memory.citations": _Row("citations"),
     "memory.qmd": _Row("qmd"),

@@ -64,6 +64,20 @@ class Remote(Section):
     tokens_per_minute: int | None = Field(
         None, ge=1, description="Upper bound of tokens a minute; unset means unbounded."
     )
+    timeout_seconds: float | None = Field(
+        None,
+        gt=0,
+        le=600,
+        description="Seconds that a request with texts of documents may take; unset means 120, and 600 for a server on "
+        "this machine, Ollama and LM Studio, which load a model first.",
+    )
+    query_timeout_seconds: float | None = Field(
+        None,
+        gt=0,
+        le=600,
+        description="Seconds that the request for a query may take, though no search waits for longer than "
+        "limits.timeout_ms; unset means 15, and 300 for the same servers.",
+    )
     price_per_million_tokens: float | None = Field(
         None, ge=0, description="Price of a million tokens in US dollars, for estimates; unset means the list price."
     )

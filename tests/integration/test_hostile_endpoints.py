@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
@@ -21,6 +22,7 @@ from tests.embedding_server import EmbeddingServer, Failure, Wire
 from tests.raw_server import HANG, answer, raw_server
 from tests.waiting import wait_until
 from tests.working import Workers, asking
+from tests.written_index import with_agent
 
 LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)
 
@@ -117,8 +119,20 @@ def test_queries_are_given_less_time_than_documents(connect: Connect, server: Em
 
 
 def test_a_server_that_takes_no_connection_is_left_in_time(connect: Connect) -> None:
-    with EmbeddingServer(deaf=True) as deaf, pytest.raises(Transient, match="did not answer in time"):
+    with EmbeddingServer(deaf=True) as deaf, pytest.raises(Transient, match="took no connection in time"):
         connect(base_url=deaf.url, query_seconds=SECONDS).embed_query("slow")
+
+
+def test_a_request_ends_when_its_provider_is_closed(connect: Connect, server: EmbeddingServer) -> None:
+    provider = connect()
+    server.open.clear()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(provider.embed_query, "slow")
+        wait_until(lambda: server.in_flight)
+        provider.close()
+        with pytest.raises(Transient, match="the connection to"):
+            waiting.result(60)
+        server.open.set()
 
 
 VECTOR = answer(b'{"data": [{"index": 0, "embedding": [1, 0]}]}', "Content-Type: application/json")
@@ -166,7 +180,8 @@ def test_a_redirect_is_not_followed_and_its_host_is_named(
 def test_a_worker_goes_on_without_a_restart_and_counts_what_was_sent(settings: Settings, failure: Failure) -> None:
     with EmbeddingServer() as server:
         server.fail_next(failure)
-        with Workers(asking(settings, server.url)) as workers:
+        remote = asking(settings, server.url).agents[0].remote.model_copy(update={"timeout_seconds": 20})
+        with Workers(with_agent(asking(settings, server.url), remote=remote)) as workers:
             workers.write("memory/a.md", "The heron stands in the reeds.\n")
             workers.mark("memory/a.md")
             wait_until(lambda: workers.finds("heron"))

@@ -82,3 +82,15 @@ def test_everybody_is_answered_when_a_slow_endpoint_does_not_answer_in_time(agen
             assert answer["results"][0]["snippet"].startswith("The password of")
         assert server.most_in_flight == 4
         server.open.set()
+
+
+def test_a_model_that_loads_is_waited_for_though_no_search_does(agents: Settings, server: EmbeddingServer):
+    slow, *others = agents.agents
+    hasty = slow.model_copy(update={"limits": slow.limits.model_copy(update={"timeout_ms": 500})})
+    with running(agents.model_copy(update={"agents": (hasty, *others)})) as client:
+        wait_until(lambda: search(client, "warm up", agent="slow")["mode"] == "hybrid")
+        server.open.clear()
+        assert search(client, "which card", agent="slow")["mode"] == "keyword"
+        server.open.set()
+        wait_until(lambda: search(client, "which card", agent="slow")["mode"] == "hybrid")
+    assert [request.inputs for request in server.log].count(("which card",)) == 1

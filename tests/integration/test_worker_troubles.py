@@ -128,6 +128,21 @@ def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_
         server.open.set()
         wait_until(lambda: workers.complete() and told() is None)
         assert build_status(remote, workers.health).ok
+    assert server.requests == 1
+
+
+def test_a_request_beyond_its_seconds_is_sent_again_and_the_reason_says_them(
+    remote: Settings, server: EmbeddingServer
+) -> None:
+    address = remote.agents[0].remote.model_copy(update={"timeout_seconds": 0.3})
+    server.open.clear()
+    with Workers(with_agent(remote, remote=address), timing=Timing(patience=0.1)) as workers:
+        workers.note("memory/note.md", "the kettle")
+        reason = "did not answer in time (0.3 s): raise remote.timeout_seconds"
+        wait_until(lambda: reason in str(workers.conditions().get(ConditionCode.PROVIDER_FAILS)))
+        wait_until(lambda: server.requests > 1)
+        server.open.set()
+        wait_until(workers.complete)
 
 
 # No space, and no owner

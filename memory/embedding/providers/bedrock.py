@@ -102,7 +102,7 @@ class BedrockProvider(RemoteProvider):
                 options = config.Config(connect_timeout=_CONNECT_SECONDS, retries={"total_max_attempts": 1})
                 endpoint_url = self.base_url if self.base_url != PRESETS["bedrock"].base_url else None
                 settings = {"service_name": "bedrock-runtime", "endpoint_url": endpoint_url}
-                reads = {"query": self.endpoint.query_seconds, "document": self.endpoint.documents_seconds}
+                reads = {kind: self.endpoint.seconds(kind) for kind in ("query", "document")}
                 try:
                     session = boto3.Session()
                     self._runtimes = {

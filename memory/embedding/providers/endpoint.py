@@ -18,12 +18,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
+from memory.embedding.providers.presets import OWN_SERVERS
 from memory.embedding.providers.provider import ProviderLimits
 from memory.redaction import redact
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 
 #: Header names that hold secrets; neither an identity nor a message shows their values.
 _SECRET_HEADER = re.compile(r"auth|api-?key|token|secret|cookie|password|signature|credential", re.IGNORECASE)
+
+#: Seconds that a request may take, to the last byte of its answer, by its kind: of a service, and of a server that may
+#: have to load its model first.
+_SECONDS = {"document": (120.0, 600.0), "query": (15.0, 300.0)}
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -53,7 +58,7 @@ class Endpoint:
     are sent as `input_type`, for models that tell them apart; `query_prefix` and `document_prefix` are put before the
     texts. `key_name` is the key's name in messages. `identity_url` stands for the address in the identity where that is
     another one. `width` is the dimensions that a person rebuilt the index for, after the model
-    behind the address changed. A request may take so many seconds, to the last byte of its answer.
+    behind the address changed. `documents_seconds` and `query_seconds` are in place of the usual seconds of a request.
     """
 
     name: str
@@ -71,13 +76,28 @@ class Endpoint:
     document_prefix: str = ""
     width: int | None = None
     identity_url: str | None = None
-    documents_seconds: float = 120.0
-    query_seconds: float = 15.0
+    documents_seconds: float | None = None
+    query_seconds: float | None = None
 
     @property
     def address(self) -> str:
         """Return the address without secrets."""
         return normalised_url(self.base_url)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return True if the address is on this machine."""
+        host = urlsplit(self.base_url.strip()).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost" or host.endswith(".localhost")
+
+    def seconds(self, kind: str) -> float:
+        """Return the seconds that a request may take; `kind` is "query" or "document"."""
+        by_settings = self.query_seconds if kind == "query" else self.documents_seconds
+        service, server = _SECONDS[kind]
+        return by_settings or (server if self.is_loopback or self.name in OWN_SERVERS else service)
 
     @property
     def identity(self) -> str:
@@ -108,19 +128,12 @@ class Endpoint:
         parts = urlsplit(self.base_url.strip())
         facts = [
             self.address,
-            platform.node() if _is_loopback(parts.hostname or "") else None,
+            platform.node() if self.is_loopback else None,
             [parts.username, parts.password, parts.query],
             self.api_key,
             sorted([name.lower(), value] for name, value in self.headers.items() if is_secret_header(name)),
         ]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16, person=b"recalld account").hexdigest()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 #: Messages of providers about an input that is too long for their model.

@@ -23,6 +23,7 @@ class Exchange:
     `endpoint` names the endpoint in messages. The whole request, from the connection to the last byte of the answer,
     may take `seconds`, and a second more for every `bytes_per_second` that moved, if that is given. Time outside of
     `running` does not count. The answer may have `answer_bytes`, headers included, and `nodes` JSON objects and lists.
+    `setting` names the one to raise when `seconds` are too few.
     `may_move` lets the endpoint name another address for a file, which is fetched from there without any header.
     """
 
@@ -35,10 +36,12 @@ class Exchange:
         nodes: int | None = None,
         bytes_per_second: float | None = None,
         may_move: bool = False,
+        setting: str | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.may_move = may_move
         self._seconds = seconds
+        self._remedy = f" ({seconds:g} s): raise {setting} if it needs longer" if setting else ""
         self._answer_bytes = answer_bytes
         self._nodes = nodes
         self._seconds_per_byte = 1 / bytes_per_second if bytes_per_second else 0.0
@@ -72,7 +75,7 @@ class Exchange:
 
     def overdue(self) -> Transient:
         """Return the error for a request whose seconds are used up."""
-        return Transient(f"{self.endpoint} did not answer in time")
+        return Transient(f"{self.endpoint} did not answer in time{self._remedy}")
 
     def sent(self, count: int) -> None:
         """Count bytes of the request."""

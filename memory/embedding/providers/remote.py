@@ -257,7 +257,8 @@ class RemoteProvider(EmbeddingProvider):
     def _embed(self, texts: list[str], *, kind: str) -> Embeddings:
         self.load()
         exchange = self.exchange(
-            seconds=self.endpoint.query_seconds if kind == "query" else self.endpoint.documents_seconds,
+            seconds=self.endpoint.seconds(kind),
+            setting="remote.query_timeout_seconds" if kind == "query" else "remote.timeout_seconds",
             answer_bytes=self.answer_bytes(len(texts)),
             nodes=_ENVELOPE_NODES + _ENTRY_NODES * len(texts),
         )

@@ -8,8 +8,10 @@ bound its content. No redirect is followed.
 
 from __future__ import annotations
 
+import socket
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import httpcore2
@@ -53,6 +55,9 @@ class _GuardedStream(httpcore2.NetworkStream):
             exchange.sent(len(piece))
 
     def close(self) -> None:
+        # A thread that waits for an answer learns of it, which it does not from a close alone.
+        with suppress(OSError):
+            self._stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         self._stream.close()
 
     def start_tls(self, *arguments: Any, **options: Any) -> httpcore2.NetworkStream:
@@ -73,7 +78,7 @@ def _connected(connect: Any) -> httpcore2.NetworkStream:
     try:
         return _GuardedStream(connect(min(_CONNECT_SECONDS, exchange.seconds_left())))
     except httpcore2.TimeoutException as error:
-        raise exchange.overdue() from error
+        raise Transient(f"{exchange.endpoint} took no connection in time") from error
 
 
 class _Body(httpx2.SyncByteStream):

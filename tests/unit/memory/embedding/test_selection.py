@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.selection import ProviderChoice, choice_for_identity, choose_provider, fallback_choice
 from schemas.settings import Credentials, MemorySettings
 from schemas.version import install_command
@@ -243,3 +244,26 @@ print(sorted(set(used.split()) & set(sys.modules)))
     command = [sys.executable, "-c", script, str(write_model(tmp_path))]
     run = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert (run.stdout.strip(), run.stderr) == ("[]", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        ({"provider": "openai"}, (120, 15)),
+        ({"provider": "openai-compatible", "model": "m", "remote": {"base_url": "http://10.0.0.7:80/v1"}}, (120, 15)),
+        ({"provider": "openai", "remote": {"base_url": "http://127.0.0.1:80/v1"}}, (600, 300)),
+        ({"provider": "voyage", "remote": {"base_url": "http://[::1]:80/v1"}}, (600, 300)),
+        ({"provider": "openai", "remote": {"base_url": "http://LOCALHOST/v1"}}, (600, 300)),
+        ({"provider": "ollama"}, (600, 300)),
+        ({"provider": "ollama", "remote": {"base_url": "http://10.0.0.7:11434"}}, (600, 300)),
+        ({"provider": "lmstudio", "remote": {"base_url": "http://studio.lan:1234"}}, (600, 300)),
+        ({"provider": "ollama", "remote": {"timeout_seconds": 5}}, (5, 300)),
+        ({"provider": "openai", "remote": {"query_timeout_seconds": 2.5}}, (120, 2.5)),
+    ],
+)
+def test_a_server_that_loads_its_model_first_is_waited_for_longer(
+    settings: dict[str, Any], seconds: tuple[float, float]
+) -> None:
+    provider = made(**settings)
+    assert isinstance(provider, RemoteProvider)
+    assert (provider.endpoint.seconds("document"), provider.endpoint.seconds("query")) == seconds

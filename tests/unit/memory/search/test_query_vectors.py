@@ -200,3 +200,22 @@ def test_a_query_waits_for_the_model_and_not_longer_than_it_may(made: Warm):
     assert str(refused.exception(0)) == loading
     provider.loaded.set()
     assert waiting.result(60).shape == (2,)
+
+
+class ClosingProvider(Provider):
+    account = "an account"
+
+    def close(self) -> None:
+        self.failure = Transient("the connection failed")
+        self.answering.set()
+
+
+def test_a_request_that_closing_ends_is_not_repeated():
+    provider = ClosingProvider()
+    vectors = QueryVectors(provider)
+    provider.answering.clear()
+    future = vectors.begin("slow", seconds=60)
+    wait_until(lambda: provider.asked)
+    vectors.close()
+    assert isinstance(future.exception(), Transient)
+    assert provider.asked == ["slow"]
