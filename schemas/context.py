@@ -5,14 +5,21 @@ Field names are camelCase on the wire. Messages of a model call are JSON objects
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from schemas.search import Wire
 
 SessionKindOfPrompt = Literal["chat", "subagent", "cron"]
 PruneDecision = Literal["trim", "clear"]
+
+#: Control characters, but for tabs and line ends.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+#: Text of the user's own for a turn of a model. Control characters in it are left out.
+OwnPrompt = Annotated[str, Field(max_length=10_000), AfterValidator(lambda text: _CONTROLS.sub("", text).strip())]
 
 
 class PromptRequest(Wire):
@@ -88,6 +95,7 @@ class ContextReport(Wire):
 
     files: tuple[BootstrapFile, ...] = ()
     standing: tuple[PromptBlock, ...] = ()
+    daily_notes: tuple[PromptBlock, ...] = ()
     tools: tuple[ToolCost, ...] = ()
     indexed: tuple[IndexedDocument, ...] = ()
     error: str | None = None
@@ -98,7 +106,7 @@ class FlushRequest(Wire):
 
     `tokens`: last known size of the context, None if never counted. While it `is_stale` or unknown, `messages` are
     counted. `compactions`: their number so far. `flushed_at`: that number at the last flush, None before the first one.
-    `is_writable`: None to look at the workspace.
+    `is_writable`: None to look at the workspace. `prompt` and `system_prompt` take the place of those of the settings.
     """
 
     window_tokens: Annotated[int, Field(ge=1)]
@@ -110,6 +118,8 @@ class FlushRequest(Wire):
     flushed_at: int | None = None
     is_writable: bool | None = None
     is_heartbeat: bool = False
+    prompt: OwnPrompt | None = None
+    system_prompt: OwnPrompt | None = None
     agent: str | None = None
 
 

@@ -46,6 +46,8 @@ _SAMPLES: dict[str, Any] = {
     "qmd.sessions.retention_days": 90,
     "context.timezone": "Europe/Berlin",
     "context.flush.model": "gpt-5-mini",
+    "context.flush.prompt": "Save decisions and open tasks to memory/YYYY-MM-DD.md.",
+    "context.flush.system_prompt": "The conversation is about to be compacted.",
     "query.rerank.base_url": "https://api.jina.ai/v1",
     "context.session_notes.slug.base_url": "http://127.0.0.1:11434/v1",
     "context.session_notes.slug.model": "qwen3",

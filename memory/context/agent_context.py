@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from memory.chunking.chunker import estimate_tokens, text_hash
 from memory.chunking.curated import CURATED_FILES, CuratedBlock, CuratedFile, repository_of
@@ -19,6 +19,7 @@ from memory.context.injection import (
     InjectedBlock,
     InjectedSessions,
     confidence,
+    daily_note_block,
     injected_text,
     passage_blocks,
     prompt_results,
@@ -100,6 +101,9 @@ class AgentContext:
         if request.begins:
             self._sessions.begin(self._agent.id, request.session)
         blocks = standing_blocks(curated, settings)
+        if request.session or request.begins:
+            notes = self._sessions.notes(self._agent.id, request.session, lambda: self._daily_notes(session))
+            blocks += await notes
         if request.prompt.strip():
             search = prompt_results(self._memory, request.prompt, settings, session_key=request.session_key)
             results, cosines = await asyncio.gather(search, self._cosines(curated, request.prompt))
@@ -151,6 +155,7 @@ class AgentContext:
         return ContextReport(
             files=tuple(file if texts else file.model_copy(update={"text": None}) for file in files),
             standing=tuple(block.size for block in standing),
+            daily_notes=tuple(block.size for block in self._daily_notes(session)),
             tools=tuple(_tools()),
             indexed=indexed,
             error=error,
@@ -187,6 +192,20 @@ class AgentContext:
                     self._sessions.curated[self._agent.id, key.path] = cached
                 files[key.path] = cached[1]
         return files
+
+    def _daily_notes(self, session: Session) -> list[InjectedBlock]:
+        """Return today's and yesterday's note without secrets; none if the setting is off, or others may listen."""
+        context, blocks = self._agent.context, list[InjectedBlock]()
+        if not (context.injection.enabled and context.injection.daily_notes and session.is_private):
+            return blocks
+        today = datetime.now(context.zone).date()
+        redact = redactor_for(self._agent, MEMORY_SOURCE, budget=ASKING)
+        for day in (today, today - timedelta(days=1)):
+            with suppress(RecalldError):  # absent, withheld or unreadable
+                key = resolve_for(session, self._files, f"memory/{day.isoformat()}.md")
+                text = redact(self._files.read(key).text)
+                blocks.append(daily_note_block(text, key.path, max_chars=context.injection.daily_note_max_chars))
+        return [block for block in blocks if block.text]
 
     def _passages(
         self, request: PromptRequest, results: Sequence[SearchResult], files: Collection[str], given: Iterable[str]

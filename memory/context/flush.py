@@ -31,6 +31,10 @@ _PROMPT = (
     "read-only now. It is {time}. Afterwards, or if there is nothing to save, answer {token}."
 )
 
+#: Parts that a text of the user's own must have, and the sentences about them.
+_TARGET = "Save to {path}, and to no other file: append to it, and never replace what it holds."
+_SILENCE = "If there is nothing to save, answer {token}."
+
 
 def flush_plan(session: FlushRequest, settings: Flush, *, now: datetime) -> FlushAnswer:
     """Return the plan of a flush that is due `now`, in the user's time zone, or the code of the reason why none is."""
@@ -38,15 +42,28 @@ def flush_plan(session: FlushRequest, settings: Flush, *, now: datetime) -> Flus
     if skip is not None:
         return FlushAnswer(due=False, skip=skip)
     path, token = f"memory/{now:%Y-%m-%d}.md", SILENT_TOKEN
+    time = f"{now:%Y-%m-%d %H:%M %Z}"
+    prompt, system_prompt = session.prompt or settings.prompt, session.system_prompt or settings.system_prompt
+    prompt = (
+        f"{_completed(prompt, path)}\n\nIt is {time}." if prompt else _PROMPT.format(path=path, time=time, token=token)
+    )
+    system_prompt = _completed(system_prompt, path) if system_prompt else _SYSTEM_PROMPT.format(token=token)
     return FlushAnswer(
         due=True,
-        system_prompt=tagged(_SYSTEM_PROMPT.format(token=token), kind="flush"),
-        prompt=tagged(_PROMPT.format(path=path, time=f"{now:%Y-%m-%d %H:%M %Z}", token=token), kind="flush"),
+        system_prompt=tagged(system_prompt, kind="flush"),
+        prompt=tagged(prompt, kind="flush"),
         path=path,
         silent_token=token,
         model=settings.model,
         cycle=session.compactions,
     )
+
+
+def _completed(text: str, path: str) -> str:
+    """Return a user's own text with the day of the note, and with the note's path and the token if it lacks them."""
+    text = text.replace("YYYY-MM-DD", path.removeprefix("memory/").removesuffix(".md"))
+    parts = {path: _TARGET.format(path=path), SILENT_TOKEN: _SILENCE.format(token=SILENT_TOKEN)}
+    return "\n\n".join([text, *(sentence for part, sentence in parts.items() if part not in text)])
 
 
 def _skip(session: FlushRequest, settings: Flush) -> str | None:

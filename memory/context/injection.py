@@ -79,10 +79,14 @@ class InjectedBlock:
 
 @dataclass(slots=True)
 class _Session:
-    """Digests of the blocks that a session's context holds. `is_compacted` is True if the context was compacted."""
+    """Digests of the blocks that a session's context holds, and the daily notes that it began with, once read.
+
+    `is_compacted` is True if the context was compacted.
+    """
 
     digests: set[bytes] = field(default_factory=set)
     is_compacted: bool = False
+    notes: list[InjectedBlock] | None = None
 
 
 class InjectedSessions:
@@ -121,6 +125,15 @@ class InjectedSessions:
         """Return True if a session's context holds all that was said in it."""
         return bool(session) and not self._sessions.get((agent, session), _Session()).is_compacted
 
+    async def notes(self, agent: str, session: str, read: Callable[[], list[InjectedBlock]]) -> list[InjectedBlock]:
+        """Return the daily notes that a session began with; only the first prompt `read`s them."""
+        state = self._sessions.setdefault((agent, session), _Session())
+        if state.notes is None:
+            blocks = await asyncio.to_thread(read)
+            # Another prompt of the session may have been faster.
+            state.notes = blocks if state.notes is None else state.notes
+        return state.notes
+
     def fresh(self, agent: str, session: str, blocks: Sequence[InjectedBlock]) -> list[InjectedBlock]:
         """Return the blocks that are new to a session's context, and remember them."""
         given = self._sessions.setdefault((agent, session), _Session()).digests
@@ -143,6 +156,17 @@ def standing_blocks(curated: Sequence[CuratedBlock], settings: Injection) -> lis
             left -= len(text)
             blocks.append(InjectedBlock("standing", block.source, text))
     return blocks
+
+
+def daily_note_block(text: str, path: str, *, max_chars: int) -> InjectedBlock:
+    """Return a note for the beginning of a session. Of a longer one it has the end, which was written last."""
+    text = text.rstrip()
+    excerpt, notice = text, ""
+    if len(text) > max_chars:
+        notice = f"[... {path} is cut here: {len(text)} characters in all; read the file for its beginning ...]\n"
+        excerpt = text[len(notice) - max_chars :]
+    first, last = text.count("\n", 0, len(text) - len(excerpt)) + 1, text.count("\n") + 1
+    return InjectedBlock("memory", f"{path}#L{first}-L{last}", notice + excerpt)
 
 
 def triggered_blocks(

@@ -406,6 +406,7 @@ class IndexedDocument(TypedDict):
 class ContextReport(TypedDict):
     files: list[BootstrapFile]
     standing: list[PromptBlock]
+    dailyNotes: list[PromptBlock]
     tools: list[ToolCost]
     indexed: list[IndexedDocument]
     error: NotRequired[str]

@@ -57,6 +57,7 @@ def _lines(answer: Answer, *, most: int | None) -> Iterator[str]:
     largest = sorted(answer["indexed"], key=lambda document: -document["tokens"])
     yield from _table("Files of the workspace", [file for file in answer["files"] if file["path"] not in missing])
     yield from _table("Standing instructions", answer["standing"])
+    yield from _table("Daily notes", answer.get("dailyNotes", []))
     yield from _table("Tools", answer["tools"])
     yield from _table("Indexed documents", largest[:most])
     if most is not None and len(largest) > most:

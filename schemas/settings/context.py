@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, SecretStr, field_validator
 
+from schemas.context import OwnPrompt
 from schemas.settings.section import Section, Share
 
 
@@ -22,6 +23,10 @@ class Injection(Section):
     )
     max_chars: int = Field(2_000, ge=40, description="Characters of all passages of one prompt.")
     standing_max_chars: int = Field(2_000, ge=0, description="Characters of all standing instructions of a session.")
+    daily_notes: bool = Field(False, description="Begin private sessions with today's and yesterday's note.")
+    daily_note_max_chars: int = Field(
+        2_000, ge=200, description="Characters of each of the two notes; the end of a longer one is given."
+    )
 
 
 class Bootstrap(Section):
@@ -44,6 +49,12 @@ class Flush(Section):
         2_000_000, ge=1, description="Bytes of the transcript from which on a flush is due in any case; unset: never."
     )
     model: str | None = Field(None, description="Model of the flush; unset means the model of the conversation.")
+    prompt: OwnPrompt | None = Field(
+        None,
+        description="Your own prompt of the turn, at most 10,000 characters; unset means recalld's. YYYY-MM-DD becomes "
+        "the day.",
+    )
+    system_prompt: OwnPrompt | None = Field(None, description="Your own system prompt of the turn, in the same way.")
 
 
 class SoftTrim(Section):

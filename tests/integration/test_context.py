@@ -7,8 +7,10 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -403,3 +405,66 @@ def test_a_line_is_found_by_its_meaning_and_nothing_is_paid_twice(settings: Sett
         assert "MEMORY.md#L5-L5" not in [block["source"] for block in far["blocks"]]
     # The document and the line once, and each of three questions once a service.
     assert server.inputs == 2 + 2 * 3
+
+
+def days(zone: str) -> list[str]:
+    """Return the notes of yesterday, today and tomorrow in a time zone, and of the day before."""
+    today = datetime.now(ZoneInfo(zone)).date()
+    return [f"memory/{today + timedelta(day)}.md" for day in (-1, 0, 1, -2)]
+
+
+def append(folder: Path, names: list[str], line: str) -> None:
+    for name in names:
+        with (folder / "workspace" / name).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
+# Their days differ at any time.
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_a_private_session_begins_with_the_notes_of_today_and_yesterday_once(tmp_path: Path, zone: str) -> None:
+    injection = {"enabled": True, "timeout_ms": 10_000, "min_score": 0.0, "daily_notes": True}
+    injection["daily_note_max_chars"] = 300
+    settings = settings_of(tmp_path, injection=injection, timezone=zone)
+    names = days(zone)
+    for name in names:
+        (tmp_path / "workspace" / name).write_text(f"The otter of {name} sleeps.\n", "utf-8")
+    write_index(settings).close()
+    append(tmp_path, names, "The token is ghp_0123456789abcdefghijABCDEFGHIJ012345.")
+    # Midnight may come meanwhile.
+    expected = [[names[1], names[0]], [names[2], names[1]]]
+    group = "agent:main:telegram:group:7"
+    with running(settings) as client:
+        wait_until(lambda: search(client, "otter")["mode"] == "hybrid")
+        begun = prompt(client, session="one", begins=True)
+        notes = [source for source in sources(begun) if source != "MEMORY.md"]
+        assert notes in expected
+        assert (f"The otter of {notes[0]} sleeps" in begun["text"], "ghp_" in begun["text"]) == (True, False)
+        append(tmp_path, names, "- a new line")
+        asked = prompt(client, session="one", prompt="where does the otter sleep?")
+        assert sources(asked), "other notes are found"
+        assert not set(notes) & set(sources(asked))
+        compacted = prompt(client, session="one", begins=True)
+        assert compacted["text"].count("- a new line") == 2
+        # A session that nobody announced begins with its first prompt.
+        assert prompt(client, session="two", prompt="continue")["text"].count("- a new line") == 2
+        assert prompt(client, session=group, sessionKey=group, begins=True)["text"] == ""
+        subagent = "agent:main:subagent:3f"
+        assert prompt(client, session=subagent, sessionKey=subagent, begins=True)["text"] == ""
+        report = client.get("/v1/context").json()["dailyNotes"]
+        assert [block["source"].partition("#")[0] for block in report] in expected
+        assert client.get("/v1/context", params={"sessionKey": group}).json()["dailyNotes"] == []
+        listed = recalld("context", "list", "--home", str(settings.home), environment={"HOME": str(tmp_path)})
+        rows = [line.split("#L1-L3 ")[0].strip() for line in listed.stdout.partition("Daily notes: ")[2].splitlines()]
+        assert rows[1:3] in expected, listed.stderr
+        append(tmp_path, names, "- old" * 60 + "\n- the newest")
+        text = prompt(client, session="three", begins=True)["text"]
+        cuts = [text.count(words) for words in ("is cut here: ", "- the newest", "The otter")]
+        assert cuts == [2, 2, 0]
+
+
+def test_a_flush_has_the_texts_of_the_settings(tmp_path: Path) -> None:
+    flush = {"prompt": "Sichere alles.", "system_prompt": "Nur memory/YYYY-MM-DD.md."}
+    with running(settings_of(tmp_path, flush=flush)) as client:
+        plan = client.post("/v1/context/flush", json={"windowTokens": 9_000, "tokens": 9_000}).json()
+    assert [word in plan["prompt"] for word in ("Sichere alles.", plan["path"], plan["silentToken"])] == [True] * 3
+    assert (f"Nur {plan['path']}." in plan["systemPrompt"], plan["silentToken"] in plan["systemPrompt"]) == (True, True)

@@ -126,6 +126,11 @@ def test_the_flush_plan_is_recallds_from_the_second_question_on(url: str) -> Non
     assert plan["relativePath"].startswith("memory/2")
     assert plan["relativePath"] in plan["prompt"]
     assert (plan["reserveTokensFloor"], plan["softThresholdTokens"]) == (20_000, 4_000)
+    flush = {"prompt": "Sichere alles.", "systemPrompt": "x" * 10_001}
+    cfg = {"agents": {"defaults": {"compaction": {"memoryFlush": flush}}}}
+    own = evaluated(PLUGIN / "memory", f"await {until}".replace("cfg", f"cfg: {json.dumps(cfg)}"), baseUrl=url)
+    assert [word in own["prompt"] for word in ("Sichere alles.", plan["relativePath"], "NO_REPLY")] == [True] * 3
+    assert own["systemPrompt"] == plan["systemPrompt"], "a longer text is not taken"
     off = "cfg: { agents: { defaults: { compaction: { memoryFlush: { enabled: false } } } } }"
     assert evaluated(PLUGIN / "memory", ask.replace("cfg", off), baseUrl=url) is None
 

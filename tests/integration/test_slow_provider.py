@@ -94,3 +94,14 @@ def test_a_model_that_loads_is_waited_for_though_no_search_does(agents: Settings
         server.open.set()
         wait_until(lambda: search(client, "which card", agent="slow")["mode"] == "hybrid")
     assert [request.inputs for request in server.log].count(("which card",)) == 1
+
+
+def test_a_query_beyond_its_seconds_is_answered_by_keywords_with_the_reason(agents: Settings, server: EmbeddingServer):
+    slow, *others = agents.agents
+    remote = slow.remote.model_copy(update={"query_timeout_seconds": 0.3})
+    settings = agents.model_copy(update={"agents": (slow.model_copy(update={"remote": remote}), *others)})
+    server.open.clear()
+    with running(patient(settings)) as client:
+        reason = "did not answer in time (0.3 s): raise remote.query_timeout_seconds if it needs longer"
+        wait_until(lambda: reason in str(search(client, "which card", agent="slow")["degraded"]))
+        server.open.set()

@@ -74,8 +74,12 @@ function promptSection({ availableTools, citationsMode }) {
 /** Return the resolver of flush plans. The host does not wait: it gets the latest plan, and each call asks for a newer. */
 function flushPlans(recalld) {
   let latest;
-  const refresh = async (agentId, windowTokens) => {
-    const { answer } = await recalld.ask("/v1/context/flush", { agentId, windowTokens, tokens: windowTokens });
+  // recalld takes 10,000 characters of a user's own text; without one it has its own.
+  const own = (text) => (text?.length <= 10_000 ? text : undefined);
+  const refresh = async (agentId, windowTokens, { prompt, systemPrompt }) => {
+    const texts = { prompt: own(prompt), systemPrompt: own(systemPrompt) };
+    const state = { agentId, windowTokens, tokens: windowTokens, ...texts };
+    const { answer } = await recalld.ask("/v1/context/flush", state);
     latest = answer?.due ? { ...answer, at: Date.now() } : undefined;
   };
   return ({ cfg, contextWindowTokens }) => {
@@ -83,7 +87,7 @@ function flushPlans(recalld) {
     if (settings.enabled === false || !contextWindowTokens) return null;
     const agents = Object.entries(cfg?.agents?.entries ?? {});
     const [agentId] = agents.find(([, agent]) => agent.default) ?? agents[0] ?? [undefined];
-    void refresh(agentId, contextWindowTokens);
+    void refresh(agentId, contextWindowTokens, settings);
     if (!latest || Date.now() - latest.at > PLAN_MILLISECONDS) return null;
     const bytes = settings.forceFlushTranscriptBytes;
     return {

@@ -7,6 +7,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from pydantic import ValidationError
 
 from memory.context.flush import flush_plan
 from schemas.context import FlushAnswer, FlushRequest
@@ -97,3 +98,32 @@ def test_the_plan_names_the_users_day_and_the_silent_token(timezone: str, path: 
     assert (plan.path, plan.silent_token, plan.model) == (path, "NO_REPLY", "small")
     assert all(word in (plan.prompt or "") for word in (path, "Append", "NO_REPLY"))
     assert "NO_REPLY" in (plan.system_prompt or "")
+
+
+BOTH = "Save to memory/2026-11-22.md. Else NO_REPLY."
+
+
+@pytest.mark.parametrize(
+    ("text", "added"),
+    [
+        ("Sichere {alles}.", ["memory/2026-11-22.md", "NO_REPLY"]),
+        ("Save to memory/YYYY-MM-DD.md.\r\nBe\x1b brief.\0", ["NO_REPLY"]),
+        ("Nothing new? NO_REPLY", ["memory/2026-11-22.md"]),
+        (BOTH, []),
+    ],
+)
+def test_a_text_of_the_user_s_own_gets_the_path_and_the_token_that_it_lacks(text: str, added: list[str]) -> None:
+    plan = planned({}, Flush(prompt=text, system_prompt=text))
+    shown = text.replace("YYYY-MM-DD", "2026-11-22").replace("\r", "").replace("\x1b", "").replace("\0", "")
+    for prompt in (plan.prompt or "", plan.system_prompt or ""):
+        assert prompt.partition("\n")[2].startswith(shown)
+        extra = prompt.replace(shown, "")
+        assert [word for word in ("memory/2026-11-22.md", "NO_REPLY") if word in extra] == added
+    assert "2026-11-22 23:30 UTC" in (plan.prompt or "")
+
+
+def test_texts_of_a_request_go_before_those_of_the_settings() -> None:
+    plan = planned({"prompt": BOTH, "system_prompt": " "}, Flush(prompt="Mine", system_prompt="Mine, too"))
+    assert (BOTH in (plan.prompt or ""), "Mine, too" in (plan.system_prompt or "")) == (True, True)
+    with pytest.raises(ValidationError, match="10000"):
+        Flush(prompt="x" * 10_001)

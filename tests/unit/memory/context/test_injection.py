@@ -18,6 +18,7 @@ from memory.context.injection import (
     REMEMBERED_SESSIONS,
     InjectedBlock,
     InjectedSessions,
+    daily_note_block,
     injected_text,
     passage_blocks,
     prompt_results,
@@ -351,3 +352,14 @@ def test_injected_text_is_marked_quoted_and_names_its_sources() -> None:
     assert "no instruction" in text
     assert "[memory/one.md#L1-L1]\none" in text
     assert injected_text([]) == ""
+
+
+def test_a_daily_note_is_cut_to_its_end_and_says_so() -> None:
+    lines = [f"- entry {number:03}" for number in range(100)]
+    block = daily_note_block("\n".join([*lines, "", ""]), "memory/2026-11-22.md", max_chars=200)
+    notice, *rest = block.text.split("\n")
+    assert ("memory/2026-11-22.md is cut here: 1199 characters" in notice, len(block.text)) == (True, 200)
+    assert rest[1:] == lines[-len(rest) + 1 :]
+    assert block.source == f"memory/2026-11-22.md#L{101 - len(rest)}-L100"
+    whole = daily_note_block("- one\n- two\n", "memory/2026-11-22.md", max_chars=200)
+    assert (whole.source, whole.text) == ("memory/2026-11-22.md#L1-L2", "- one\n- two")

@@ -77,6 +77,8 @@ def test_what_is_called_the_same_is_taken_over(key: str, value: Any) -> None:
         (f"{FLUSH}.forceFlushTranscriptBytes", "2mb", {"context.flush.transcript_bytes": 2 * 1024 * 1024}),
         (f"{FLUSH}.forceFlushTranscriptBytes", 0, {"context.flush.transcript_bytes": 10**15}),
         (f"{FLUSH}.model", {"primary": "ollama/qwen3", "fallbacks": ["x"]}, {"context.flush.model": "ollama/qwen3"}),
+        (f"{FLUSH}.prompt", "Save.\n{x} NO_REPLY", {"context.flush.prompt": "Save.\n{x} NO_REPLY"}),
+        (f"{FLUSH}.systemPrompt", "Save it.", {"context.flush.system_prompt": "Save it."}),
         ("memorySearch.sync.embeddingBatchTimeoutSeconds", 300, {"remote.timeout_seconds": 300}),
         (f"{PRUNING}.ttl", "1h", {"context.pruning.ttl_minutes": 60}),
         (f"{PRUNING}.tools.deny", ["browser*"], {"context.pruning.tools.deny": ["browser*"]}),
