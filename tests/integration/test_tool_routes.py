@@ -45,6 +45,19 @@ def test_what_a_model_did_wrong_is_an_answer_in_the_words_of_the_other_door(serv
         assert call(service, name, arguments)["error"].startswith(sentence), (name, arguments[:20])
 
 
+def test_a_models_slips_cost_no_turn_and_the_api_stays_strict(service: httpx.Client) -> None:
+    for slip, line in (({"startLine": 3}, 3), ({"from": 0}, 1), ({"from": 2.7}, 2)):
+        arguments = {"path": "memory/friday.md", "lines": 1.5, **slip}
+        [by_mcp] = over_http(mcp(service), calling("memory_get", **arguments)).content
+        for answer in (call(service, "memory_get", arguments), json.loads(by_mcp.text)):
+            assert (answer["from"], answer["lines"]) == (line, 1)
+    many = {"query": "dentist appointment", "maxResults": 200}
+    assert call(service, "memory_search", many)["results"]
+    assert not over_http(mcp(service), calling("memory_search", **many)).is_error
+    for path, body in (("search", many), ("get", {"path": "memory/friday.md", "from": 2.7})):
+        assert service.post(f"/v1/{path}", json=body).status_code in {400, 422}, path
+
+
 def test_both_clients_ask_the_real_service(service: httpx.Client, settings: Settings):
     with Client(url=str(service.base_url), session_key=GROUP) as client:
         hit = client.search("dentist appointment", max_results=1)["results"][0]
