@@ -75,9 +75,9 @@ def test_what_was_damaged_is_found_healed_and_costs_nothing(commands: CommandLin
     code, healed, _ = commands.run("doctor", "--fix", "--json")
     assert (code, '"healed"' in healed) == (0, True), healed
     assert commands.run("doctor")[0] == 0
+    assert commands.server.inputs == paid, "the cache holds them all"
     status = commands.agent("status", "--deep")
     assert (status["integrity"], status["index"]["files"], status["index"]["vectorsReady"]) == ([], 3, 3)
-    assert commands.server.inputs == paid, "the cache holds them all"
     for name in ("walrus", "ibex", "okapi"):
         assert f"memory/{name}.md" in commands.say("search", name)
     kept = [file.read_bytes()[:8] for file in folder.glob("*.corrupt-*")]
