@@ -28,7 +28,7 @@ from recalld.runs.outcome import Outcome, Report, RunIndex
 from recalld.runs.run import NO_FORECAST, Forecast, Run
 from recalld.terminal_text import ProgressLine, printable_name
 from recalld.up.lifecycle import keep_heaps_small, running_broker, stop_event
-from recalld.up.lock import daemon_pid
+from recalld.up.lock import daemon_pid, has_processes
 from recalld.wiring import BrokerSide, open_broker
 from schemas.agents import Scope
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
@@ -286,6 +286,8 @@ class _AgentWait:
         self._cool_until = 0.0
         self.wait: Condition | None = None
         self.is_cut_off = False  # from the broker
+        #: No workers have other keys than the command's.
+        self._is_alone = index.settings.broker.url is None and not has_processes(index.settings.home)
         self._agent = index.agent
         self._broker = broker
         self._began_at = self.marked_at = time.time()
@@ -309,7 +311,8 @@ class _AgentWait:
             self._cool_until = until
             if self._patient:
                 self.wait = Condition(ConditionCode.PROVIDER_WAITS, self._index.choice.name, params={"until": until})
-        self.oldest_chunk = self._oldest_chunk() if self.counts.vectors_pending else None
+        are_to_come = self.counts.vectors_pending and not (provider is None and self._is_alone)
+        self.oldest_chunk = self._oldest_chunk() if are_to_come else None
         self.building = self._index.generations.next()
         # Conditions of an earlier run may be over.
         self.conditions = health.conditions(self._agent.id, reported_since=self._began_at)

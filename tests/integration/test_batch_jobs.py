@@ -466,9 +466,10 @@ def test_results_without_a_usable_vector_stay_at_their_provider(make: Make, serv
     with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)
-        # One harmless text asks if the provider is right again.
         assert server.paid == server.paid_inline
-        assert (texts - server.paid, sum((server.paid - texts).values())) == (Counter(), 1)
+        assert texts - server.paid == Counter()
+        # Each of two threads may ask with a harmless text if the provider is right again.
+        assert 1 <= sum((server.paid - texts).values()) <= 2
     assert len(server.files) == 2
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from memory.embedding.selection import choose_provider
 from producers.spool import drain
+from schemas.conditions import ConditionCode
 from schemas.errors import Terminal, Throttled
 from schemas.ports import SpooledUsage
 from schemas.settings import Settings
@@ -186,6 +187,17 @@ def test_keywords_alone_are_indexed_by_the_command_itself(resting: CommandLine, 
     (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
     assert resting.agent("index")["files"] == 2
     assert not (home / "broker").exists()
+
+
+def test_no_vector_is_waited_for_that_no_process_has_the_key_of(resting: CommandLine, workspace: Path) -> None:
+    resting.say("index")
+    settings = workspace.parent / "recalld.toml"
+    settings.write_text("\n".join(line for line in settings.read_text().splitlines() if "remote" not in line))
+    (workspace / "memory" / "new.md").write_text("The bittern booms.\n", "utf-8")
+    code, out, err = resting.run("index", "--json")
+    agent = json.loads(out)["agents"][0]
+    assert (code, agent["code"], agent["vectorsPending"]) == (4, ConditionCode.VECTORS_UNAVAILABLE, 1)
+    assert "waits for" not in err
 
 
 def test_a_text_in_the_cache_is_not_sent_again(resting: CommandLine, workspace: Path, server: EmbeddingServer) -> None:

@@ -121,10 +121,12 @@ def test_what_cannot_be_pulled_is_one_sentence_and_the_bundled_model_goes_on(not
 
 
 @pytest.fixture
-def llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install the stand-in for llama-cpp-python."""
     monkeypatch.syspath_prepend(write_stand_in(tmp_path))
-    monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)
+    sys.modules.pop("llama_cpp", None)
+    yield
+    sys.modules.pop("llama_cpp", None)
 
 
 @pytest.mark.usefixtures("llama_cpp")
