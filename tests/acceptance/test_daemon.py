@@ -39,6 +39,7 @@ def test_a_note_is_found_after_writing_editing_renaming_and_gone_after_deleting(
     wait_until(lambda: not daemon.found("数据库迁移", "memory/migration.md"))
 
 
+@pytest.mark.long
 def test_an_agent_that_joins_the_settings_is_searchable_without_a_restart_by_hand(
     daemon: Daemon, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def vectors_complete(daemon: Daemon) -> bool:
     return bool(index["vectorsReady"] == index["chunks"] > 0)
 
 
+@pytest.mark.long
 def test_a_missing_backend_stops_nothing_and_is_named_wherever_a_user_looks(home: Path, workspace: Path) -> None:
     (workspace / "MEMORY.md").write_text("The gateway listens on port 18789.\n", encoding="utf-8")
     with Daemon(home, workspace, config='backend = "nonsense"') as daemon:

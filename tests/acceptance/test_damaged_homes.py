@@ -115,6 +115,7 @@ def test_up_starts_with_every_derived_file_damaged_and_makes_them_again(daemon: 
     assert daemon.stop() == 0
 
 
+@pytest.mark.long
 def test_up_says_that_an_index_has_another_format_and_finds_everything_again(daemon: Daemon):
     [index] = (daemon.home / "indexes" / "main").glob("*.sqlite")
     connection = apsw.Connection(str(index))
@@ -138,6 +139,7 @@ def test_what_is_not_derived_is_left_alone_and_said(used: Daemon, tmp_path: Path
     assert (home / "agents.json").exists()
 
 
+@pytest.mark.long
 def test_what_lies_in_a_home_is_its_owners_alone(daemon: Daemon):
     shutil.rmtree(daemon.home)
     with daemon:

@@ -88,6 +88,7 @@ def test_picked_ones_become_settings_that_every_command_finds(user: User) -> Non
     assert "MEMORY.md" in user.run("search", "--agent", "main", "gateway port").stdout
 
 
+@pytest.mark.long
 def test_discover_write_disconnects_no_workspace_that_was_there(user: User) -> None:
     user.write("notes/bread.md", "The sourdough rises for twelve hours.\n")
     user.write("notes/.git/x.md", "hidden\n")
@@ -119,6 +120,7 @@ def test_a_folder_is_discovered_by_its_path(user: User) -> None:
     assert (refused.returncode, str(user.folder / "nowhere") in refused.stderr) == (2, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["index", "--workspace", "."], ["discover", "~", "--write"]])
 def test_the_home_folder_is_taken_on_confirmation_only(user: User, arguments: list[str]) -> None:
     user.write("a.md", "The sourdough rises for twelve hours.\n")

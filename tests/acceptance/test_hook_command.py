@@ -196,6 +196,7 @@ def test_installed_commands_work_from_anywhere(home: Path, config: Path, tmp_pat
 # With everything running
 
 
+@pytest.mark.long
 def test_a_compaction_is_searchable_long_before_its_session_is_quiet(
     home: Path, workspace: Path, tmp_path: Path
 ) -> None:

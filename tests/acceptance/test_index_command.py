@@ -137,6 +137,7 @@ def test_a_rebuild_goes_on_with_a_build_that_was_interrupted_and_force_begins_an
     assert recalld("search", "badger", home=home, environment=STUB).returncode == 0
 
 
+@pytest.mark.long
 def test_index_beside_a_daemon_uses_its_workers(home: Path, workspace: Path) -> None:
     with Daemon(home, workspace) as daemon:
         daemon.write("memory/x.md", "The serval waits.\n")

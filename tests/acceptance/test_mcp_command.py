@@ -103,6 +103,7 @@ def test_a_service_that_starts_or_ends_meanwhile_is_used_while_it_runs(settings:
     over_stdio(config, settings.home, session)
 
 
+@pytest.mark.long
 def test_the_session_key_of_the_command_is_stronger_than_that_of_a_call(settings: Settings, config: Path):
     write_index(settings)
 
@@ -126,6 +127,7 @@ def test_mistakes_in_the_settings_are_answers(tmp_path: Path, home: Path):
     assert (read["text"], read["disabled"]) == ("", True)
 
 
+@pytest.mark.long
 def test_it_ends_when_its_input_ends_and_writes_nothing_but_the_protocol(config: Path, home: Path):
     for text in ("", json.dumps(_HELLO) + "\n", "no JSON\n{}\n" + json.dumps(_HELLO) + "\n"):
         ended = piped(config, home, text)

@@ -158,6 +158,7 @@ def test_results_can_be_narrowed_to_days(settings: Settings, workspace: Path, br
             expect(page.locator(".result")).to_have_count(1)
 
 
+@pytest.mark.long
 def test_an_answer_that_is_empty_or_behind_says_how(settings: Settings, workspace: Path, browser: Browser) -> None:
     class Behind(QuietHealth):
         def pending(self, agent: str) -> Pending | None:
@@ -640,6 +641,7 @@ def test_three_hundred_agents_are_paged_and_only_opened_ones_are_looked_at(
 # What changes meanwhile
 
 
+@pytest.mark.long
 def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, store: Store, browser: Browser) -> None:
     class ScriptedHealth(QuietHealth):
         waiting = Pending()
@@ -684,6 +686,7 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
         expect(page.locator("details.fold[open]")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_service_that_restarts_is_said_and_the_page_goes_on_by_itself(
     settings: Settings, store: Store, browser: Browser
 ) -> None:

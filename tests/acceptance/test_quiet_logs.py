@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.daemon import Daemon
 from tests.embedding_server import EmbeddingServer, Failure
@@ -29,6 +30,7 @@ sessions = ["{sessions}"]
 """
 
 
+@pytest.mark.long
 def test_no_log_of_any_process_holds_a_note_a_transcript_a_query_or_a_secret(home: Path, workspace: Path) -> None:
     sessions = workspace.parent / "sessions"
     sessions.mkdir()

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.daemon import started
 from tests.ports import free_port
@@ -36,6 +37,7 @@ def told(text: str, series: str) -> float:
     )
 
 
+@pytest.mark.long
 def test_producers_two_workers_and_a_query_service_share_one_queue(home: Path, workspace: Path, redis_url: str) -> None:
     (workspace / "MEMORY.md").write_text("The gateway listens on port 18789.\n", "utf-8")
     config = home.parent / "recalld.toml"

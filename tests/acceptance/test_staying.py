@@ -28,6 +28,7 @@ def found(home: Path, options: list[str], query: str) -> list[str]:
     return [result["path"] for result in json.loads(answer.stdout)["results"]]
 
 
+@pytest.mark.long
 def test_up_without_a_terminal_is_ready_when_it_returns_and_stops(home: Path, workspace: Path) -> None:
     nothing = recalld("stop", home=home)
     assert (nothing.returncode, nothing.stdout.startswith("nothing"), str(home) in nothing.stdout) == (0, True, True)

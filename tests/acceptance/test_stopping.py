@@ -153,6 +153,7 @@ def test_a_second_signal_is_immediate_and_leaves_no_process(home: Path, workspac
         wait_until(lambda: not processes_of(home))
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_up_and_all_its_processes_at_once(home: Path, workspace: Path) -> None:
     daemon = Daemon(home, workspace)
     daemon.start()

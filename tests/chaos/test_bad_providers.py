@@ -104,6 +104,7 @@ def killed(tmp_path: Path, *, notes: int, words: int, kills: int) -> None:
         assert server.distinct > kills, "nothing was embedded: this shows nothing"
 
 
+@pytest.mark.long
 def test_limits_and_failures_at_random_lose_nothing_and_cost_nothing_twice(tmp_path: Path) -> None:
     unreliable(tmp_path, notes=80, words=60, most_inputs=8)
 

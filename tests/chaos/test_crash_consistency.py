@@ -26,6 +26,7 @@ def _seed() -> int:
     return int(os.environ.get("CHAOS_SEED", time.time_ns() % 1_000_000))
 
 
+@pytest.mark.long
 def test_at_named_points_a_kill_loses_nothing_tears_nothing_and_pays_nothing_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

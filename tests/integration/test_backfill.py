@@ -235,6 +235,7 @@ def test_json_is_one_object_however_it_ends(
 # Providers --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_provider_that_is_down_is_waited_for_a_while_and_no_longer(
     commands: CommandLine, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_batch_that_expires_at_half_is_completed_by_one_further_job(
     assert not list((commands.home / "cache").rglob("*.chosen")), "the next backfill chooses anew"
 
 
+@pytest.mark.long
 def test_after_three_expirations_the_command_ends_and_names_the_one_that_goes_on(
     commands: CommandLine, server: BatchServer, old: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(make
         assert len(server.submitted) == 1
 
 
+@pytest.mark.long
 def test_a_job_waits_for_documents_that_are_still_read(make: Make, server: BatchServer) -> None:
     with Workers(make(), timing=Timing(turn=0.001)) as workers:  # after each commit comes a job that embeds
         paths = [f"memory/{number}.md" for number in range(CLAIM + 6)]
@@ -236,6 +237,7 @@ def test_texts_that_a_job_left_go_into_another_one_at_once(make: Make, server: B
 
 
 # A job that is too late before it is sent counts as one, too: three seconds are enough to send it.
+@pytest.mark.long
 @pytest.mark.parametrize("how", [{}, {"timeout_minutes": 0.05}], ids=["expired", "too late"])
 def test_after_three_jobs_texts_wait_until_the_user_resumes_them(
     make: Make, server: BatchServer, how: dict[str, Any]
@@ -473,6 +475,7 @@ def test_results_without_a_usable_vector_stay_at_their_provider(make: Make, serv
     assert len(server.files) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_no_text_is_paid_twice_whatever_a_gateway_answers(make: Make, server: BatchServer, seed: int) -> None:
     chance = random.Random(seed)

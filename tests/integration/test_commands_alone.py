@@ -116,6 +116,7 @@ def test_searches_one_after_the_other_share_the_record_of_useless_answers(indexe
     assert indexed.server.requests == 2, "a first pause takes no time: the second one is a question"
 
 
+@pytest.mark.long
 def test_a_search_does_not_wait_for_a_model_of_the_user_s_that_loads_slowly(home: Path, workspace: Path) -> None:
     (workspace / "MEMORY.md").write_text("The spare key is under the third stone.\n")
     package = home.parent / "site" / "llama_cpp"
@@ -222,6 +223,7 @@ def test_a_refused_key_is_asked_once_by_the_command_and_its_workers(resting: Com
     assert [(one["requests"], one["failed"]) for one in report["spent"]] == [(1, 1)]
 
 
+@pytest.mark.long
 def test_workers_wait_as_long_as_the_provider_asked_the_command_to(resting: CommandLine, workspace: Path) -> None:
     resting.server.fail_next(Failure(status=429, headers={"Retry-After": "6"}))
     (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
@@ -269,6 +271,7 @@ def test_a_command_killed_between_answer_and_commit_pays_nothing_twice(resting: 
 # Both
 
 
+@pytest.mark.long
 def test_spending_is_counted_once_and_stays_in_status_without_the_broker(
     indexed: CommandLine, server: EmbeddingServer
 ) -> None:

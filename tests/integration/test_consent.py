@@ -89,6 +89,7 @@ def held(commands: CommandLine) -> int:
     return int(agent["index"]["vectorsHeld"])
 
 
+@pytest.mark.long
 def test_4000_old_texts_wait_for_a_yes_and_are_paid_exactly_once(commands: CommandLine, tmp_path: Path) -> None:
     above_agent(commands, f"remote.price_per_million_tokens = {PRICE}")
     old = write_transcripts(tmp_path / "old", 4000)
@@ -170,6 +171,7 @@ def test_little_work_and_documents_of_a_free_provider_are_never_asked_about(comm
     assert commands.server.inputs == 60
 
 
+@pytest.mark.long
 def test_a_budget_a_day_is_a_consent_and_ends_the_run_when_it_is_used_up(paid: CommandLine, tmp_path: Path) -> None:
     config = paid.home.parent / "recalld.toml"
     config.write_text(config.read_text().replace("cost.ask_above = 0", "cost = {ask_above = 0, tokens_per_day = 5000}"))

@@ -31,6 +31,7 @@ def letters(workers: Workers) -> list[tuple[str, str, str]]:
         return [(letter.key.path, letter.error_class, letter.reason) for letter in reader.dead_letters()]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("broker_server")
 def test_one_document_is_a_dead_letter_and_other_settings_index_it(
     settings: Settings, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch

@@ -123,6 +123,7 @@ def execute(file: Path, statement: str) -> None:
     connection.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoil", [over_its_pages, without_meta])
 def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
     paying: Settings, server: EmbeddingServer, spoil: Callable[[Path], None]

@@ -126,6 +126,7 @@ def test_status_sums_up_all_agents_of_the_directory(cli: CommandLine, fleet: Fle
     assert (bob["ok"], bob["disk"]["files"], bob["index"]["files"]) == (True, 1, 1)
 
 
+@pytest.mark.long
 def test_status_of_thousands_of_agents_names_fifty(cli: CommandLine, fleet: Fleet, of_fleet: Settings) -> None:
     fleet.run(MANY.format(count=2_000), "acme")
     fleet.run("UPDATE recalld.tenants SET tokens_a_day = 0 WHERE tenant = 'acme'", "acme")

@@ -377,6 +377,7 @@ def test_a_server_that_never_answers_is_away() -> None:
 # Without a fleet
 
 
+@pytest.mark.long
 def test_a_home_in_sqlite_needs_no_client_of_postgresql(home: Path, workspace: Path) -> None:
     (workspace / "MEMORY.md").write_text("The cat is called Pixel.\n")
     code = (

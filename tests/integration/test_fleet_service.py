@@ -182,6 +182,7 @@ def test_a_replica_is_ready_once_its_model_is_loaded(
         del sys.modules["llama_cpp"]
 
 
+@pytest.mark.long
 def test_searches_are_unavailable_while_postgresql_is_away(settings: Settings, own_server: PostgresServer):
     urls = own_server.urls()
     fleet = Administration(Database(urls.writer), actor="root")

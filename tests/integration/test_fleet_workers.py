@@ -317,6 +317,7 @@ def test_a_share_is_that_of_the_agent_and_of_its_tenant(fleet: Fleet, of_fleet: 
     assert weights == [1.5, 3.0, 1.0, 1.0]
 
 
+@pytest.mark.long
 def test_beyond_the_tokens_of_a_day_documents_wait_for_vectors(
     fleet: Fleet, of_fleet: Settings, server: EmbeddingServer, pauses: list[tuple[str, float]]
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_cancelled_backfill_drops_what_waits_and_keeps_the_rest_as_words(
         assert server.inputs == server.distinct == index["chunks"]
 
 
+@pytest.mark.long
 def test_a_forgotten_import_leaves_memory_and_no_rebuild_brings_it_back(commands: CommandLine, old: Path) -> None:
     (commands.workspace / "MEMORY.md").write_text("# Note\n\nThe heron stays.\n")
     commands.say("index")
@@ -136,6 +137,7 @@ def test_an_import_is_forgotten_at_once_beside_a_daemon_whose_backfill_rests(dae
         assert daemon.status()["index"]["files"] == 0
 
 
+@pytest.mark.long
 def test_a_cancellation_ends_the_consent_to_what_is_left(commands: CommandLine, old: Path) -> None:
     commands.set("RECALLD_COST__ASK_ABOVE", "0")
     commands.set("RECALLD_REMOTE__PRICE_PER_MILLION_TOKENS", "100")

@@ -46,6 +46,7 @@ def needed_requests(server: EmbeddingServer) -> int:
     return math.ceil(sum(len(text.encode()) for text in server.texts) / TOKEN_BYTES / REQUEST_TOKENS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("a_minute", "requests", "concurrency"), [(5, 14, 1), (20, 28, 4)])
 def test_one_backfill_runs_to_its_end_in_few_requests_under_a_limit(
     mistral: CommandLine, server: EmbeddingServer, tmp_path: Path, a_minute: int, requests: int, concurrency: int
@@ -65,6 +66,7 @@ def test_one_backfill_runs_to_its_end_in_few_requests_under_a_limit(
 
 
 # No machine is so slow that the index misses the minute.
+@pytest.mark.long
 @pytest.mark.parametrize(("command", "code", "minute_seconds"), [("backfill", 0, LONG), ("index", 1, 600.0)])
 def test_a_wait_that_is_longer_than_an_index_waits_is_no_end_of_a_backfill(
     mistral: CommandLine,
@@ -113,6 +115,7 @@ def test_an_account_that_is_empty_ends_it_and_the_same_command_goes_on(
     assert server.paid_twice == set()
 
 
+@pytest.mark.long
 def test_a_second_backfill_joins_the_first(mistral: CommandLine, server: EmbeddingServer, tmp_path: Path) -> None:
     old = write_sessions(tmp_path / "old", requests=8)
     server.a_minute, server.minute_seconds = 5, SHORT

@@ -140,6 +140,7 @@ def test_nothing_is_begun_while_another_address_does_not_answer(
     assert (second.inputs, generation(moved)) == (3, before)
 
 
+@pytest.mark.long
 def test_workers_compare_another_address_by_themselves(
     settings: Settings, server: EmbeddingServer, second: EmbeddingServer, broker_server: BrokerServer
 ) -> None:

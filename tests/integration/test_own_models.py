@@ -83,6 +83,7 @@ def test_a_hostile_folder_is_a_condition_with_its_remedy_and_keywords_go_on(note
 # The command ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_model_is_pulled_set_and_searched_with(notes: CommandLine, hub: ModelHub, server: EmbeddingServer) -> None:
     notes.set("HF_ENDPOINT", hub.url)
     notes.set("RECALLD_LOCAL__MODEL_PATH", str(write_model(notes.home.parent / "before", seed=3)))
@@ -129,6 +130,7 @@ def llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     sys.modules.pop("llama_cpp", None)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("llama_cpp")
 def test_a_file_of_the_hub_is_pulled_by_its_name_and_searched_with(notes: CommandLine, hub: ModelHub) -> None:
     name = "hf:people/tiny/tiny.gguf"

@@ -138,6 +138,7 @@ def test_a_link_to_the_page_is_made_for_the_owner_alone_and_used_by_the_page_alo
         assert owner.page_link() == f"{str(client.base_url).rstrip('/')}/", "one agent needs no token"
 
 
+@pytest.mark.long
 def test_the_command_prints_the_link_of_a_proven_service_and_no_log_has_it(two_agents: Settings, tmp_path: Path):
     agents = [f'[[agents]]\nid = "{agent.id}"\nworkspace = "{agent.workspace}"' for agent in two_agents.agents]
     config, printed = tmp_path / "recalld.toml", tmp_path / "printed"

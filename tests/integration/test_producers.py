@@ -217,6 +217,7 @@ def test_a_session_folder_that_comes_later_is_noticed_and_watched(house: House) 
     house.wait_for("main", "sessions/a.jsonl")
 
 
+@pytest.mark.long
 def test_a_workspace_swapped_behind_its_link_is_compared_watched_and_said(house: House) -> None:
     for release in ("first", "second"):
         house.write(f"{release}/memory/{release}.md")

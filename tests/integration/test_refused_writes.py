@@ -114,6 +114,7 @@ def test_consumers_outlive_a_server_without_writes_and_go_on_with_delayed_jobs(
         wait_until(lambda: not is_left(workers))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("commands", "queue", "error"),
     [

@@ -262,6 +262,7 @@ def test_what_a_laptop_wrote_offline_arrives_once_although_it_is_killed_in_betwe
         assert proxy.sent - before < 5_000, "nothing is sent twice"
 
 
+@pytest.mark.long
 def test_status_on_a_laptop_compares_with_what_was_sent_and_names_what_stops_sending(
     fleet: Fleet, laptops: Callable[[str], Laptop]
 ):

@@ -253,6 +253,7 @@ def test_memory_and_tokens_go_to_no_unsafe_address(tmp_path: Path, url: str, tok
         DoorClient(settings, MACHINE)
 
 
+@pytest.mark.long
 def test_a_backfill_tells_its_size_then_sends_what_is_missing(machine: Machine, tmp_path: Path):
     (old := tmp_path / "old").mkdir()
     for name in "abc":

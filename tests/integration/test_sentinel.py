@@ -85,6 +85,7 @@ def fleet(settings: Settings, guarded: Guarded) -> Settings:
     return behind(settings, f"sentinel://:right@{hosts}/team%20queue/1?sentinel_password=watch")
 
 
+@pytest.mark.long
 def test_workers_go_on_when_the_primary_is_killed(fleet: Settings, guarded: Guarded) -> None:
     with connect(fleet, answer_seconds=IMPATIENT_SECONDS) as client, Workers(fleet) as workers:
         workers.index("memory/a.md", "The heron stands in the reeds.\n")

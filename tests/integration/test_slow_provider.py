@@ -66,6 +66,7 @@ def test_others_are_answered_while_searches_wait_for_a_slow_endpoint(agents: Set
         assert all(one.result(60)["mode"] == "hybrid" for one in hanging)
 
 
+@pytest.mark.long
 def test_everybody_is_answered_when_a_slow_endpoint_does_not_answer_in_time(agents: Settings, server: EmbeddingServer):
     with running(agents) as client, ThreadPoolExecutor(HANGING) as threads:
         wait_until(lambda: search(client, "warm up", agent="slow")["mode"] == "hybrid")

@@ -56,6 +56,7 @@ def swapped(workers: Workers) -> Condition:
     return wait_until(lambda: workers.conditions().get(ConditionCode.DIMENSIONS_CHANGED))
 
 
+@pytest.mark.long
 def test_a_swapped_model_costs_each_text_once_and_a_question_now_and_then(
     remote: Settings, server: EmbeddingServer
 ) -> None:

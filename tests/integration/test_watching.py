@@ -370,6 +370,7 @@ def test_an_agent_on_a_network_mount_is_polled_until_the_disk_is_local(tmp_path:
     desk.watcher.close()
 
 
+@pytest.mark.long
 @by_each_source
 def test_a_write_to_openclaws_database_reports_the_sessions_that_it_changed(desk: Desk) -> None:
     openclaw = desk.root / "agents" / "main"
@@ -392,6 +393,7 @@ def test_a_write_to_openclaws_database_reports_the_sessions_that_it_changed(desk
     database.close()
 
 
+@pytest.mark.long
 @by_each_source
 def test_a_write_to_opencodes_database_reports_the_sessions_that_it_changed(desk: Desk) -> None:
     folder = desk.root / "opencode"

@@ -61,6 +61,7 @@ def test_a_refused_key_leaves_keywords_and_vectors_come_when_it_is_accepted(
         wait_until(lambda: not workers.conditions())
 
 
+@pytest.mark.long
 def test_a_provider_that_asks_for_time_gets_it(
     remote: Settings, server: EmbeddingServer, pauses: list[tuple[str, float]]
 ) -> None:

@@ -425,6 +425,7 @@ def test_files_are_counted_from_what_the_command_prints_in_time_linear_in_its_si
     assert not is_superlinear(partial(count_of, "Total"), lambda size: "\n" * size, 40_000)
 
 
+@pytest.mark.long
 def test_a_command_that_is_ended_leaves_no_process(tmp_path: Path, qmd: StandIn) -> None:
     pid = tmp_path / "pid"
     child = f"child = subprocess.Popen(['sleep', '600']); open({str(pid)!r}, 'w').write(str(child.pid))"

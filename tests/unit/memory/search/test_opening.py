@@ -229,6 +229,7 @@ def test_at_the_deadline_a_search_shows_what_keywords_have_found(opened: Opening
     assert [one.code for one in answer.conditions] == [ConditionCode.SEARCH_LATE_KEYWORDS]
 
 
+@pytest.mark.long
 def test_waiting_for_pending_documents_leaves_time_to_search(opened: Opening):
     manager = opened(ScriptedHealth(Pending(documents=1)), timeout_ms=16_000)
     answer = manager.search(SearchRequest(query="dentist", wait_ms=60_000))

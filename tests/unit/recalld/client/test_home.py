@@ -135,6 +135,7 @@ def test_a_program_on_the_port_of_a_service_that_died_learns_nothing(tmp_path: P
     assert not [word for word in (b"token-a", b"spare", b"Authorization") if word in challenge]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("proof_seconds", [None, 3.0])
 def test_connection_proof_and_request_share_one_deadline(tmp_path: Path, proof_seconds: float | None) -> None:
     def proves_late(request: bytes) -> bytes:

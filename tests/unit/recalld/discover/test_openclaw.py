@@ -19,6 +19,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(values, st.sampled_from([None, 2]), st.booleans())
 def test_all_json_is_read_as_json(value: Any, indent: int | None, ascii_only: bool) -> None:
     assert read_json5(json.dumps(value, indent=indent, ensure_ascii=ascii_only)) == value or value != value

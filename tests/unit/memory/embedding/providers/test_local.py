@@ -165,6 +165,7 @@ def test_no_file_of_the_cache_folder_is_executed(tmp_path: Path, use: UseProvide
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.long
 def test_files_of_another_version_are_made_anew(tmp_path: Path, use: UseProvider, made: Path) -> None:
     shutil.copytree(made, tmp_path / FOLDER, copy_function=os.link)
     for name in ("tokenizer.json", "checksum"):
