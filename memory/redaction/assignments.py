@@ -206,7 +206,7 @@ _SEED = re.compile(
         _TELLS
         + _BETWEEN
         + rb"{0,12} \b ([a-z]{3,8} (?: "
-        + _BETWEEN
+        + _BETWEEN.replace(b"`:]", b"`]")  # behind a colon is another value
         + rb"{1,8} [a-z]{3,8}\b ){11,24})(?![\s,;|*\"'`:-]{0,8}\0)"
     ),
     re.VERBOSE,

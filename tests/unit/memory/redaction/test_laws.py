@@ -9,7 +9,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memory.redaction import redact
@@ -73,6 +73,7 @@ def test_a_token_between_signs_never_survives(token: str, before: str, after: st
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.sampled_from(WITHOUT_SECRETS), max_size=12).map("\n".join))
+@example("recovery: abandon ability able about above absent\n" * 2 + "token budget: 400")
 def test_a_text_without_secrets_is_returned_itself(text: str) -> None:
     assert redact(text) is text
 
