@@ -24,9 +24,9 @@ def test_a_first_embedding_that_fails_is_printed_and_makes_status_not_ok(
     daemon.write("memory/first.md", "# First\n\nThe heron is first.\n")
     with daemon:
         wait_until(lambda: daemon.running() and f"main: {reason}" in daemon.said())
+        wait_until(lambda: [one["code"] for one in daemon.status()["troubles"]] == [ConditionCode.BACKEND_FAILS])
         status = daemon.status()
         assert not status["ok"]
-        assert [trouble["code"] for trouble in status["troubles"]] == [ConditionCode.BACKEND_FAILS]
         assert status["backend"]["vectors"] == {"available": False, "reason": reason}
         deep = daemon.run("status", "--deep")
         assert f"vectors cannot be searched: {reason}" in deep.stdout
@@ -38,7 +38,7 @@ def test_a_first_embedding_that_fails_is_printed_and_makes_status_not_ok(
 def test_a_deep_status_has_documents_without_a_job_compared(home: Path, workspace: Path) -> None:
     unwatched = {"RECALLD_SYNC__WATCH": "false", "RECALLD_SYNC__INTERVAL_MINUTES": "0"}
     with Daemon(home, workspace, environment=unwatched) as daemon:
-        wait_until(lambda: daemon.status()["watching"])
+        wait_until(lambda: daemon.status().get("watching"))
         daemon.write("memory/first.md", "# First\n\nThe heron is first.\n")
         assert daemon.status()["disk"]["missing"] == 1
         daemon.run("status", "--deep")
