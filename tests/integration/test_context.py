@@ -445,7 +445,7 @@ def test_a_private_session_begins_with_the_notes_of_today_and_yesterday_once(tmp
         assert not set(notes) & set(sources(asked))
         compacted = prompt(client, session="one", begins=True)
         assert compacted["text"].count("- a new line") == 2
-        # A session that nobody announced begins with its first prompt.
+        # Without an announcement a session begins with its first prompt.
         assert prompt(client, session="two", prompt="continue")["text"].count("- a new line") == 2
         assert prompt(client, session=group, sessionKey=group, begins=True)["text"] == ""
         subagent = "agent:main:subagent:3f"

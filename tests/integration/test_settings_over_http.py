@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from recalld.settings.keys import nested
 from schemas.settings import Settings
 from tests.serving import running, search
 from tests.transcript_files import message_line
@@ -138,18 +139,6 @@ CASES = {
     "context.bootstrap.user_max_chars": Case(shown("USER.md"), (300, 10_000), (300, 499)),
     "context.bootstrap.total_max_chars": Case(shown(), (600, 10_000), (600, 918)),
 }
-
-
-def nested(all_settings: dict[str, object]) -> dict[str, Any]:
-    """Return settings by dotted names as sections."""
-    result: dict[str, Any] = {}
-    for name, value in all_settings.items():
-        *sections, last = name.split(".")
-        section = result
-        for part in sections:
-            section = section.setdefault(part, {})
-        section[last] = value
-    return result
 
 
 @pytest.mark.long
