@@ -25,7 +25,8 @@ from starlette.exceptions import HTTPException
 
 from memory.documents.roots import is_note_name
 from memory.http.authorization import AccessDenied
-from memory.http.origin_guard import OriginGuard, is_loopback
+from memory.http.loopback import is_loopback
+from memory.http.origin_guard import OriginGuard
 from memory.http.refusals import install
 from memory.http.server import Bounds, ServerThread
 from memory.redaction import redactor_for

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory.http.origin_guard import is_loopback
+from memory.http.loopback import is_loopback
 from memory.http.private_folders import check_private
 from memory.http.whole_files import create_whole, write_whole
 from schemas.errors import UserError

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memory.http.loopback import is_loopback
 
 #: Headers of every answer that does not set them: no cache keeps a memory, no browser guesses a type.
 ANSWER_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
@@ -22,17 +23,6 @@ TOO_LARGE = f"the request is larger than {MAX_BODY_BYTES} bytes"
 
 #: Headers of a request that are checked.
 _CHECKED = (b"host", b"origin", b"sec-fetch-mode", b"sec-fetch-site", b"content-encoding", b"content-length")
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if a name or address means this machine only."""
-    name = host.strip("[]").rstrip(".").lower()
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 class OriginGuard:

@@ -10,7 +10,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memory.http.origin_guard import OriginGuard, is_loopback
+from memory.http.loopback import is_loopback
+from memory.http.origin_guard import OriginGuard
 from memory.http.server import Bounds, ServerThread
 from schemas.status import BrokerState
 

@@ -21,7 +21,7 @@ import httpx2
 
 from memory.embedding.providers.exchange import Exchange
 from memory.embedding.providers.transport import connect
-from memory.http.origin_guard import is_loopback
+from memory.http.loopback import is_loopback
 from producers.remote.parts import Part
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Terminal, Transient, UserError

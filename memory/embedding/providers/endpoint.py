@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import email.utils
 import hashlib
-import ipaddress
 import json
 import math
 import platform
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from memory.embedding.providers.presets import OWN_SERVERS
 from memory.embedding.providers.provider import ProviderLimits
+from memory.http.loopback import is_loopback
 from memory.redaction import redact
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 
@@ -87,11 +87,7 @@ class Endpoint:
     @property
     def is_loopback(self) -> bool:
         """Return True if the address is on this machine."""
-        host = urlsplit(self.base_url.strip()).hostname or ""
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost" or host.endswith(".localhost")
+        return is_loopback(urlsplit(self.base_url.strip()).hostname or "")
 
     def seconds(self, kind: str) -> float:
         """Return the seconds that a request may take; `kind` is "query" or "document"."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from memory.embedding.providers.onnx_model import content_digest
 from memory.embedding.providers.provider import ProviderUnavailable
+from memory.http.loopback import is_loopback
 from memory.http.whole_files import write_whole
 from schemas.errors import UserError
 from schemas.settings import hub_file
@@ -246,7 +247,7 @@ def _fetch_file(client: httpx2.Client, file: ModelFile, path: Path, hub: str, on
 
 def _check_place(request: httpx2.Request) -> None:
     """Raise UserError rather than send a request, or follow a redirect, in the clear."""
-    if request.url.scheme != "https" and request.url.host not in {"127.0.0.1", "::1", "localhost"}:
+    if request.url.scheme != "https" and not is_loopback(request.url.host):
         raise UserError(f"the hub leads to {request.url}, and models are fetched over https only")
 
 

@@ -18,7 +18,8 @@ from memory.http.authorization import (
     ensure_owner_token,
     ensure_tokens,
 )
-from memory.http.origin_guard import OriginGuard, is_loopback
+from memory.http.loopback import is_loopback
+from memory.http.origin_guard import OriginGuard
 
 TOKENS = {"ada": "token-of-ada", "bob": "token-of-bob"}
 
